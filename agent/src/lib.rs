@@ -1,0 +1,11 @@
+//! The hanok node agent: what the kubelet does.
+//!
+//! ```text
+//! API server / manifest file ─► pod::source ─► pod::workers ─► pod::worker (one task per pod UID)
+//!     worker:  desired + observed + clock ─► pod::actions (pure) ─► pod::sync (acts on the runtime)
+//!     worker:  observed ─► pod::status (pure) ─► sinks::StatusSink ─► API server, or the console
+//! ```
+//! The only crate that names Kubernetes types. Never forks, never blocks a tokio thread.
+
+pub mod cmd;
+pub mod sinks;

@@ -1,0 +1,2 @@
+//! hanok.
+fn main() {}

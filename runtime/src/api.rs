@@ -1,0 +1,535 @@
+//! The runtime as the agent sees it: CRI's words, in process.
+//!
+//! Two traits, as in CRI: [`RuntimeService`] for sandboxes and containers, [`ImageService`] for images.
+//! The real implementation is [`crate::service::Runtime`]; the agent's tests use a fake. Everything here
+//! is plain data; nothing calls back up. [`RuntimeService::doorbell`] only rings.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::broadcast;
+
+/// Defines an identifier newtype over a string.
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub String);
+        impl $name {
+            /// The identifier as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+id! {
+    /// A sandbox: 64 hexadecimal digits.
+    SandboxId
+}
+id! {
+    /// A container: 64 hexadecimal digits.
+    ContainerId
+}
+id! {
+    /// The pod's UID as the API server (or the manifest's hash) gives it.
+    PodUid
+}
+
+/// What went wrong, as far as the agent tells cases apart.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No such sandbox, container or image.
+    #[error("{kind} {id:?} not found")]
+    NotFound {
+        /// "sandbox", "container" or "image".
+        kind: &'static str,
+        /// What was asked for.
+        id: String,
+    },
+    /// The RuntimeClass handler is not configured.
+    #[error("no runtime for handler {handler:?} is configured; handlers are {known:?}")]
+    UnknownHandler {
+        /// What was asked for.
+        handler: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// The pod's network could not be made.
+    #[error("failed to setup network for sandbox {id}: {message}")]
+    Network {
+        /// Which sandbox.
+        id: SandboxId,
+        /// The chain of causes.
+        message: String,
+    },
+    /// The container's configuration cannot be carried out (CreateContainerError).
+    #[error("{0}")]
+    Create(String),
+    /// The container could not be started: exit code 126, 127 or 128 and the reason (StartError).
+    #[error("failed to start container {id}: {message}")]
+    Start {
+        /// Which container.
+        id: ContainerId,
+        /// 127 program not found, 126 not executable, 128 anything else.
+        code: i32,
+        /// What failed.
+        message: String,
+    },
+    /// An image reference that does not parse.
+    #[error("invalid image reference {reference:?}: {message}")]
+    InvalidReference {
+        /// What was given.
+        reference: String,
+        /// Why not.
+        message: String,
+    },
+    /// A pull failed; the message names registry, repository and cause.
+    #[error("failed to pull and unpack image {reference:?}: {message}")]
+    Pull {
+        /// What was asked for.
+        reference: String,
+        /// The chain of causes.
+        message: String,
+    },
+    /// Anything else, with its chain of causes in the text.
+    #[error("{0}")]
+    Internal(String),
+}
+
+/// The result of every call here.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A Linux namespace as pods choose it (CRI NamespaceMode).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub enum NamespaceMode {
+    /// Shared by the pod's containers.
+    #[default]
+    Pod,
+    /// One for each container.
+    Container,
+    /// The node's.
+    Node,
+    /// That of another container of the pod (ephemeral containers' target).
+    Target(ContainerId),
+}
+
+/// What a sandbox is to be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PodSandboxConfig {
+    /// Pod name.
+    pub name: String,
+    /// Pod namespace.
+    pub namespace: String,
+    /// Pod UID.
+    pub uid: PodUid,
+    /// 0 for the pod's first sandbox, +1 for each later one.
+    pub attempt: u32,
+    /// Host name in the pod.
+    pub hostname: String,
+    /// Directory of the pod's logs: `/var/log/pods/NS_NAME_UID`.
+    pub log_directory: PathBuf,
+    /// RuntimeClass handler; "" is the default.
+    pub runtime_handler: String,
+    /// Network namespace: Pod or Node.
+    pub network: NamespaceMode,
+    /// PID namespace: Pod, Container or Node.
+    pub pid: NamespaceMode,
+    /// IPC namespace: Pod or Node.
+    pub ipc: NamespaceMode,
+    /// Pod-level sysctls.
+    pub sysctls: BTreeMap<String, String>,
+    /// The pod's cgroup, relative to the runtime's cgroup root: `kubepods/burstable/podUID`.
+    pub cgroup_parent: String,
+    /// Host ports and the like, handed to CNI plugins.
+    pub port_mappings: Vec<PortMapping>,
+    /// Kept with the sandbox; returned by list and status.
+    pub labels: BTreeMap<String, String>,
+    /// Kept with the sandbox; returned by list and status.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// A host port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortMapping {
+    /// "tcp", "udp" or "sctp".
+    pub protocol: String,
+    /// Port in the pod.
+    pub container_port: u16,
+    /// Port on the node.
+    pub host_port: u16,
+    /// Address on the node; empty for all.
+    pub host_ip: String,
+}
+
+/// Whether a sandbox can run containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SandboxState {
+    /// The pause process (or the VM) runs and the network is up.
+    Ready,
+    /// It does not, for whatever reason.
+    NotReady,
+}
+
+/// A sandbox as list and status give it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PodSandbox {
+    /// Its id.
+    pub id: SandboxId,
+    /// What it was made from.
+    pub config: PodSandboxConfig,
+    /// Observed now, not remembered.
+    pub state: SandboxState,
+    /// When it was made.
+    pub created_at: SystemTime,
+    /// Pod addresses in the order of the CNI result; empty for the node's network.
+    pub ips: Vec<String>,
+    /// Process id of the holder of namespaces; 0 when there is none.
+    pub pid: i32,
+}
+
+/// What a container is to be.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ContainerConfig {
+    /// Container name in the pod.
+    pub name: String,
+    /// Restart count: the n of the log file's name.
+    pub attempt: u32,
+    /// Image id (config digest, `sha256:...`) as [`ImageService::image_status`] gives it.
+    pub image: String,
+    /// The image as the pod names it, for status.
+    pub image_reference: String,
+    /// Replaces the image's entrypoint when not empty.
+    pub command: Vec<String>,
+    /// Replaces the image's cmd when not empty (and, with a `command`, always).
+    pub args: Vec<String>,
+    /// Working directory; empty for the image's.
+    pub working_dir: String,
+    /// Environment, in order; it overrides the image's by name.
+    pub envs: Vec<(String, String)>,
+    /// Volumes and single files.
+    pub mounts: Vec<Mount>,
+    /// Devices of the host.
+    pub devices: Vec<DeviceMapping>,
+    /// File below the sandbox's log directory: `NAME/ATTEMPT.log`.
+    pub log_path: PathBuf,
+    /// Size at which the log is rotated, bytes; 0 for never.
+    pub log_max_size: u64,
+    /// Log files kept.
+    pub log_max_files: u32,
+    /// Keep stdin open.
+    pub stdin: bool,
+    /// Close stdin after the first attach.
+    pub stdin_once: bool,
+    /// Give it a terminal.
+    pub tty: bool,
+    /// Limits.
+    pub resources: Resources,
+    /// Who it runs as, and what it may do.
+    pub security: SecurityContext,
+    /// Kept with the container.
+    pub labels: BTreeMap<String, String>,
+    /// Kept with the container.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// A bind mount into a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// Absolute path in the container.
+    pub container_path: String,
+    /// Absolute path on the host.
+    pub host_path: PathBuf,
+    /// Read-only.
+    pub readonly: bool,
+    /// Read-only with everything mounted below.
+    pub recursive_readonly: bool,
+    /// Mount propagation.
+    pub propagation: Propagation,
+}
+
+/// Mount propagation between host and container.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Propagation {
+    /// None.
+    #[default]
+    Private,
+    /// Later mounts of the host show in the container.
+    HostToContainer,
+    /// Both ways.
+    Bidirectional,
+}
+
+/// A device of the host in a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceMapping {
+    /// Path in the container.
+    pub container_path: String,
+    /// Path on the host.
+    pub host_path: PathBuf,
+    /// Of "rwm".
+    pub permissions: String,
+}
+
+/// Limits of a container, or of a pod's cgroup.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Resources {
+    /// cpu.shares, 2..=262144; 0 leaves it alone. Converted to a weight on v2.
+    pub cpu_shares: u64,
+    /// CFS quota in microseconds a period; 0 for none.
+    pub cpu_quota: i64,
+    /// CFS period in microseconds; 0 for the kernel's 100,000.
+    pub cpu_period: u64,
+    /// Memory limit in bytes; 0 for none.
+    pub memory_limit: i64,
+    /// Memory and swap together, bytes; 0 leaves it alone.
+    pub memory_swap_limit: i64,
+    /// Most processes; 0 for no limit.
+    pub pids_limit: i64,
+    /// oom_score_adj of the processes.
+    pub oom_score_adj: i32,
+    /// Huge page limits: page size ("2MB") and bytes.
+    pub hugepages: BTreeMap<String, u64>,
+    /// CPUs; empty leaves it alone.
+    pub cpuset_cpus: String,
+    /// v2 files set literally, e.g. "memory.high".
+    pub unified: BTreeMap<String, String>,
+}
+
+/// Who a container runs as and what it may do.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SecurityContext {
+    /// All capabilities, all devices, nothing masked.
+    pub privileged: bool,
+    /// Overrides the image's user.
+    pub run_as_user: Option<u32>,
+    /// Overrides the image's group.
+    pub run_as_group: Option<u32>,
+    /// Supplementary groups (supplementalGroups, fsGroup).
+    pub supplemental_groups: Vec<u32>,
+    /// supplementalGroupsPolicy Strict.
+    pub strict_groups: bool,
+    /// Capability names to add, with or without CAP_; "ALL".
+    pub add_capabilities: Vec<String>,
+    /// Capability names to drop; "ALL".
+    pub drop_capabilities: Vec<String>,
+    /// Read-only root filesystem.
+    pub readonly_rootfs: bool,
+    /// Set no_new_privs.
+    pub no_new_privs: bool,
+    /// seccomp.
+    pub seccomp: SeccompProfile,
+    /// AppArmor profile; empty for none.
+    pub apparmor: String,
+    /// SELinux label; empty for none.
+    pub selinux: String,
+    /// procMount: Unmasked.
+    pub proc_unmasked: bool,
+    /// PID namespace when it differs from the sandbox's (ephemeral target).
+    pub pid: Option<NamespaceMode>,
+}
+
+/// Which seccomp filter.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SeccompProfile {
+    /// The runtime's default filter.
+    #[default]
+    RuntimeDefault,
+    /// None.
+    Unconfined,
+    /// An OCI profile in a file; absolute path.
+    Localhost(PathBuf),
+}
+
+/// Where a container is in its life (CRI ContainerState).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ContainerState {
+    /// Made and not started; nothing of it runs.
+    Created,
+    /// Its process runs.
+    Running,
+    /// Its process has ended, or could not be started.
+    Exited,
+    /// Nobody knows: its shim is gone and left no exit record.
+    Unknown,
+}
+
+/// A container as list and status give it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Container {
+    /// Its id.
+    pub id: ContainerId,
+    /// Its sandbox.
+    pub sandbox: SandboxId,
+    /// Its pod.
+    pub pod: PodUid,
+    /// What it was made from, without the environment's values.
+    pub config: ContainerConfig,
+    /// Observed now, not remembered.
+    pub state: ContainerState,
+    /// When it was made.
+    pub created_at: SystemTime,
+    /// When its process was started.
+    pub started_at: Option<SystemTime>,
+    /// When its process ended.
+    pub finished_at: Option<SystemTime>,
+    /// Exit code; meaningful once Exited.
+    pub exit_code: i32,
+    /// CRI reason: Completed, Error, OOMKilled, StartError, ContainerStatusUnknown.
+    pub reason: String,
+    /// Details, e.g. of a StartError.
+    pub message: String,
+    /// Digested image reference, `repository@sha256:...`; or the image id when there is none.
+    pub image_ref: String,
+    /// Full path of the log file.
+    pub log_path: PathBuf,
+    /// Process id of its init; 0 unless Running.
+    pub pid: i32,
+}
+
+/// An exec in a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ExecRequest {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Give it a terminal (then stderr is not separate).
+    pub tty: bool,
+    /// The caller has something for stdin.
+    pub stdin: bool,
+}
+
+/// A running exec. Dropping it closes its streams and does not kill it; [`ExecSession::kill`] does.
+pub struct ExecSession {
+    /// Feeds stdin; drop to close.
+    pub stdin: Option<Box<dyn AsyncWrite + Send + Unpin>>,
+    /// Output.
+    pub stdout: Box<dyn AsyncRead + Send + Unpin>,
+    /// Error output; none with a terminal.
+    pub stderr: Option<Box<dyn AsyncRead + Send + Unpin>>,
+    /// Control and end of the process.
+    pub process: Box<dyn ExecProcess>,
+}
+
+impl fmt::Debug for ExecSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecSession").finish_non_exhaustive()
+    }
+}
+
+/// The process behind an [`ExecSession`].
+#[async_trait]
+pub trait ExecProcess: Send + Sync {
+    /// Waits for the end; 0..=255, 128 + n after signal n. May be called once.
+    async fn wait(&mut self) -> Result<i32>;
+    /// Changes the terminal's size.
+    async fn resize(&self, rows: u16, cols: u16) -> Result<()>;
+    /// Kills the process and everything it started.
+    async fn kill(&self) -> Result<()>;
+}
+
+/// Sandboxes and containers.
+#[async_trait]
+pub trait RuntimeService: Send + Sync + 'static {
+    /// Makes the network, then the sandbox, and starts it. Undoes all of it on failure. Its steps are spans.
+    async fn run_pod_sandbox(&self, config: PodSandboxConfig) -> Result<PodSandbox>;
+    /// Kills every process of the sandbox and tears the network down. Safe to repeat; NotFound is success.
+    async fn stop_pod_sandbox(&self, id: &SandboxId) -> Result<()>;
+    /// Stops, then removes containers, directories and cgroups. Safe to repeat; NotFound is success.
+    async fn remove_pod_sandbox(&self, id: &SandboxId) -> Result<()>;
+    /// Every sandbox, newest first.
+    async fn list_pod_sandboxes(&self) -> Result<Vec<PodSandbox>>;
+    /// Makes a container: record, snapshot directories, specification. No process, no mount.
+    async fn create_container(&self, sandbox: &SandboxId, config: ContainerConfig) -> Result<ContainerId>;
+    /// Starts it. On [`Error::Start`] the container is Exited with that code and reason StartError.
+    async fn start_container(&self, id: &ContainerId) -> Result<()>;
+    /// Signals TERM (or the image's STOPSIGNAL), waits up to `grace`, then kills. Returns when it is Exited.
+    async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<()>;
+    /// Removes an exited or created container and its snapshot (kills a running one first). NotFound is success.
+    async fn remove_container(&self, id: &ContainerId) -> Result<()>;
+    /// Every container, newest first. Exit codes that fell while the agent was away are in.
+    async fn list_containers(&self) -> Result<Vec<Container>>;
+    /// Runs a command in a running container.
+    async fn exec(&self, id: &ContainerId, request: ExecRequest) -> Result<ExecSession>;
+    /// Makes or updates a cgroup above the containers: `kubepods`, `kubepods/burstable`, a pod's.
+    async fn update_cgroup(&self, path: &str, resources: &Resources) -> Result<()>;
+    /// Removes a cgroup made by [`RuntimeService::update_cgroup`], with what is left below it. Absent is success.
+    async fn remove_cgroup(&self, path: &str) -> Result<()>;
+    /// Rings with a pod's UID when something of it may have changed. Carries no truth; may lag or skip.
+    fn doorbell(&self) -> broadcast::Receiver<PodUid>;
+    /// The handlers there are ("" and "runc" are the same one).
+    fn handlers(&self) -> Vec<String>;
+    /// Whether pods can get a network; the text says why not.
+    async fn network_ready(&self) -> std::result::Result<(), String>;
+}
+
+/// Credentials of a registry.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Credentials {
+    /// User and password.
+    Basic {
+        /// User.
+        username: String,
+        /// Password.
+        password: String,
+    },
+    /// An OAuth2 identity (refresh) token.
+    IdentityToken(String),
+    /// A bearer token to be sent as it is.
+    RegistryToken(String),
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credentials(..)")
+    }
+}
+
+/// An image in the store.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Image {
+    /// Config digest, `sha256:...`.
+    pub id: String,
+    /// References with a tag, normalised: `docker.io/library/busybox:1.37`.
+    pub repo_tags: Vec<String>,
+    /// References with a digest: `docker.io/library/busybox@sha256:...`.
+    pub repo_digests: Vec<String>,
+    /// Size of the compressed layers, config and manifest, bytes.
+    pub size: u64,
+    /// The image's USER, as it is written.
+    pub user: String,
+    /// The image's STOPSIGNAL, as it is written; empty for none.
+    pub stop_signal: String,
+    /// Not to be collected.
+    pub pinned: bool,
+}
+
+/// Images.
+#[async_trait]
+pub trait ImageService: Send + Sync + 'static {
+    /// Fetches an image and returns it. Twenty callers that ask at once share one fetch.
+    /// `credentials` are tried in turn, then none. Cancelled by dropping every caller's future.
+    async fn pull_image(&self, reference: &str, credentials: &[Credentials]) -> Result<Image>;
+    /// The image that a reference, an id or a digested reference names; none when it is not here.
+    async fn image_status(&self, reference: &str) -> Result<Option<Image>>;
+    /// Every image.
+    async fn list_images(&self) -> Result<Vec<Image>>;
+    /// Removes a reference, and the image with its layers when it was the last one. Absent is success.
+    async fn remove_image(&self, reference: &str) -> Result<()>;
+}

@@ -1,0 +1,5 @@
+//! The container runtime: images, content store, snapshots, sandboxes, containers.
+//!
+//! It knows Linux and OCI, and nothing of pods in the Kubernetes sense. The agent calls [`api`] in process.
+
+pub mod api;
