@@ -7,5 +7,8 @@
 //! ```
 //! The only crate that names Kubernetes types. Never forks, never blocks a tokio thread.
 
+#![forbid(unsafe_code)]
+
 pub mod cmd;
+pub mod quantity;
 pub mod sinks;

@@ -44,7 +44,14 @@ pub enum EventKind {
 pub trait EventSink: Send + Sync + 'static {
     /// Records an event on a pod; `container` gives the field path `spec.containers{NAME}` (or its init or
     /// ephemeral form, as the pod's spec has it).
-    fn pod_event(&self, pod: &Pod, container: Option<&str>, kind: EventKind, reason: &str, message: &str);
+    fn pod_event(
+        &self,
+        pod: &Pod,
+        container: Option<&str>,
+        kind: EventKind,
+        reason: &str,
+        message: &str,
+    );
 }
 
 /// Why an object could not be had.
@@ -85,7 +92,9 @@ pub struct Token {
 
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Token").field("expires_at", &self.expires_at).finish_non_exhaustive()
+        f.debug_struct("Token")
+            .field("expires_at", &self.expires_at)
+            .finish_non_exhaustive()
     }
 }
 
