@@ -10,5 +10,6 @@
 #![forbid(unsafe_code)]
 
 pub mod cmd;
+pub mod env;
 pub mod quantity;
 pub mod sinks;

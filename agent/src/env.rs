@@ -1,0 +1,440 @@
+//! A container's environment: services, then `envFrom`, then `env`; what comes later wins.
+//!
+//! [`resolve`] fetches the objects that the container names, then [`build`] makes the list of them, purely.
+
+pub mod expand;
+pub mod field;
+pub mod service;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret, Service};
+
+use crate::sinks::{ObjectError, Objects};
+use expand::expand;
+use field::{FieldError, NodeFacts, field_value, resource_value};
+
+/// Why a container has no environment: the message of a CreateContainerConfigError.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvError {
+    /// An object is missing, or the server could not be asked.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// The object has no such key.
+    #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
+    Key {
+        /// The key.
+        key: String,
+        /// "ConfigMap" or "Secret".
+        kind: &'static str,
+        /// The object's namespace.
+        namespace: String,
+        /// The object's name.
+        name: String,
+    },
+    /// A downward API reference that stands for nothing.
+    #[error(transparent)]
+    Field(#[from] FieldError),
+    /// A source that this node does not know.
+    #[error("environment variable {0:?} has a source that this node does not support")]
+    Source(String),
+}
+
+/// The objects that a container's environment refers to. An optional one that does not exist is none.
+#[derive(Debug, Clone, Default)]
+pub struct Referred {
+    /// By name.
+    pub config_maps: BTreeMap<String, Option<Arc<ConfigMap>>>,
+    /// By name.
+    pub secrets: BTreeMap<String, Option<Arc<Secret>>>,
+    /// Services of the pod's namespace, and the API server's.
+    pub services: Vec<Arc<Service>>,
+}
+
+/// The container's environment, in order.
+pub async fn resolve(
+    pod: &Pod,
+    container: &Container,
+    facts: &NodeFacts,
+    objects: &dyn Objects,
+) -> Result<Vec<(String, String)>, EnvError> {
+    let referred = fetch(pod, container, objects).await?;
+    build(pod, container, facts, &referred)
+}
+
+/// Fetches what the container refers to.
+async fn fetch(
+    pod: &Pod,
+    container: &Container,
+    objects: &dyn Objects,
+) -> Result<Referred, EnvError> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let mut referred = Referred {
+        services: objects.services(namespace).await?,
+        ..Referred::default()
+    };
+    for (kind, name, optional) in references(container) {
+        match kind {
+            Kind::ConfigMap => {
+                let found = optionally(objects.config_map(namespace, name).await, optional)?;
+                referred.config_maps.insert(name.to_owned(), found);
+            }
+            Kind::Secret => {
+                let found = optionally(objects.secret(namespace, name).await, optional)?;
+                referred.secrets.insert(name.to_owned(), found);
+            }
+        }
+    }
+    Ok(referred)
+}
+
+/// Which map an object goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    ConfigMap,
+    Secret,
+}
+
+/// Every object that the container's environment names, once, and whether all references to it are optional.
+fn references(container: &Container) -> impl Iterator<Item = (Kind, &str, bool)> {
+    let mut found: BTreeMap<(Kind, &str), bool> = BTreeMap::new();
+    let mut add = |kind, name, optional: Option<bool>| {
+        *found.entry((kind, name)).or_insert(true) &= optional.unwrap_or(false);
+    };
+    for from in container.env_from.iter().flatten() {
+        if let Some(source) = &from.config_map_ref {
+            add(Kind::ConfigMap, source.name.as_str(), source.optional);
+        }
+        if let Some(source) = &from.secret_ref {
+            add(Kind::Secret, source.name.as_str(), source.optional);
+        }
+    }
+    for source in container
+        .env
+        .iter()
+        .flatten()
+        .filter_map(|var| var.value_from.as_ref())
+    {
+        if let Some(source) = &source.config_map_key_ref {
+            add(Kind::ConfigMap, source.name.as_str(), source.optional);
+        }
+        if let Some(source) = &source.secret_key_ref {
+            add(Kind::Secret, source.name.as_str(), source.optional);
+        }
+    }
+    found
+        .into_iter()
+        .map(|((kind, name), optional)| (kind, name, optional))
+}
+
+/// A missing optional object is no error.
+fn optionally<T>(
+    result: Result<Arc<T>, ObjectError>,
+    optional: bool,
+) -> Result<Option<Arc<T>>, ObjectError> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(ObjectError::NotFound { .. }) if optional => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes the list, in the order in which names first appear: `envFrom`, `env`, services.
+pub fn build(
+    pod: &Pod,
+    container: &Container,
+    facts: &NodeFacts,
+    referred: &Referred,
+) -> Result<Vec<(String, String)>, EnvError> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let links = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.enable_service_links)
+        .unwrap_or(true);
+    let services = service::variables(&referred.services, namespace, links);
+    let mut list = List::default();
+    add_env_from(container, referred, &mut list);
+    for var in container.env.iter().flatten() {
+        let value = match (&var.value, &var.value_from) {
+            (Some(text), _) if !text.is_empty() => {
+                let lookup = |name: &str| {
+                    list.get(name)
+                        .or_else(|| services.get(name).map(String::as_str))
+                };
+                Some(expand(text, lookup).into_owned())
+            }
+            (_, Some(source)) => {
+                let scope = Scope {
+                    pod,
+                    container,
+                    facts,
+                    referred,
+                    namespace,
+                };
+                scope.value_from(&var.name, source)?
+            }
+            _ => Some(String::new()),
+        };
+        if let Some(value) = value {
+            list.set(&var.name, value);
+        }
+    }
+    for (name, value) in services {
+        if list.get(&name).is_none() {
+            list.set(&name, value);
+        }
+    }
+    Ok(list.entries)
+}
+
+/// Adds the whole objects that `envFrom` names, with their prefix.
+fn add_env_from(container: &Container, referred: &Referred, list: &mut List) {
+    for from in container.env_from.iter().flatten() {
+        let prefix = from.prefix.as_deref().unwrap_or_default();
+        let config_map = from.config_map_ref.as_ref().and_then(|source| {
+            referred
+                .config_maps
+                .get(&source.name)
+                .and_then(Option::as_ref)
+        });
+        for (key, value) in config_map
+            .iter()
+            .flat_map(|object| object.data.iter().flatten())
+        {
+            list.set_valid(format!("{prefix}{key}"), value.clone());
+        }
+        let secret = from
+            .secret_ref
+            .as_ref()
+            .and_then(|source| referred.secrets.get(&source.name).and_then(Option::as_ref));
+        for (key, value) in secret
+            .iter()
+            .flat_map(|object| object.data.iter().flatten())
+        {
+            list.set_valid(format!("{prefix}{key}"), text(&value.0));
+        }
+    }
+}
+
+/// Bytes as a variable's value; what is no UTF-8 is replaced, since the runtime's interface carries text.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Variables in the order of their first appearance.
+#[derive(Debug, Default)]
+struct List {
+    entries: Vec<(String, String)>,
+    index: BTreeMap<String, usize>,
+}
+
+impl List {
+    fn get(&self, name: &str) -> Option<&str> {
+        self.index.get(name).map(|&at| self.entries[at].1.as_str())
+    }
+
+    fn set(&mut self, name: &str, value: String) {
+        if let Some(&at) = self.index.get(name) {
+            self.entries[at].1 = value;
+            return;
+        }
+        self.index.insert(name.to_owned(), self.entries.len());
+        self.entries.push((name.to_owned(), value));
+    }
+
+    /// Skips a name that no environment can hold: keys of objects are freer than names of variables.
+    fn set_valid(&mut self, name: String, value: String) {
+        let printable = |c: char| (' '..='~').contains(&c) && c != '=';
+        if !name.is_empty() && name.chars().all(printable) {
+            self.set(&name, value);
+        }
+    }
+}
+
+/// What a `valueFrom` is resolved against.
+struct Scope<'a> {
+    pod: &'a Pod,
+    container: &'a Container,
+    facts: &'a NodeFacts,
+    referred: &'a Referred,
+    namespace: &'a str,
+}
+
+impl Scope<'_> {
+    /// The value; none where an optional object or key is missing.
+    fn value_from(&self, name: &str, source: &EnvVarSource) -> Result<Option<String>, EnvError> {
+        if let Some(field) = &source.field_ref {
+            return Ok(Some(field_value(self.pod, self.facts, &field.field_path)?));
+        }
+        if let Some(field) = &source.resource_field_ref {
+            let own = Some(self.container);
+            return Ok(Some(resource_value(self.pod, own, self.facts, field)?));
+        }
+        if let Some(key) = &source.config_map_key_ref {
+            let object = self
+                .referred
+                .config_maps
+                .get(&key.name)
+                .and_then(Option::as_ref);
+            let value = object.and_then(|object| object.data.as_ref()?.get(&key.key).cloned());
+            return self.found(value, "ConfigMap", &key.name, &key.key, key.optional);
+        }
+        if let Some(key) = &source.secret_key_ref {
+            let object = self
+                .referred
+                .secrets
+                .get(&key.name)
+                .and_then(Option::as_ref);
+            let value =
+                object.and_then(|object| Some(text(&object.data.as_ref()?.get(&key.key)?.0)));
+            return self.found(value, "Secret", &key.name, &key.key, key.optional);
+        }
+        Err(EnvError::Source(name.to_owned()))
+    }
+
+    /// A missing key is an error, unless it is optional.
+    fn found(
+        &self,
+        value: Option<String>,
+        kind: &'static str,
+        name: &str,
+        key: &str,
+        optional: Option<bool>,
+    ) -> Result<Option<String>, EnvError> {
+        if value.is_some() || optional.unwrap_or(false) {
+            return Ok(value);
+        }
+        let (key, name) = (key.to_owned(), name.to_owned());
+        Err(EnvError::Key {
+            key,
+            kind,
+            namespace: self.namespace.to_owned(),
+            name,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn referred() -> Referred {
+        let config: ConfigMap = serde_json::from_value(json!({
+            "data": {"a": "1", "b": "2", "bad=key": "x"}
+        }))
+        .unwrap();
+        let secret: Secret = serde_json::from_value(json!({
+            "data": {"token": "c2VjcmV0", "b": "c2VjcmV0LWI="}
+        }))
+        .unwrap();
+        let api: Service = serde_json::from_value(json!({
+            "metadata": {"namespace": "default", "name": "kubernetes"},
+            "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 443}]},
+        }))
+        .unwrap();
+        Referred {
+            config_maps: [("cm".into(), Some(Arc::new(config))), ("gone".into(), None)].into(),
+            secrets: [("s".into(), Some(Arc::new(secret)))].into(),
+            services: vec![Arc::new(api)],
+        }
+    }
+
+    fn environment(container: serde_json::Value) -> Result<BTreeMap<String, String>, EnvError> {
+        let container: Container = serde_json::from_value(container).unwrap();
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p", "namespace": "ns"}, "spec": {"containers": []}
+        }))
+        .unwrap();
+        let list = build(&pod, &container, &NodeFacts::default(), &referred())?;
+        Ok(list.into_iter().collect())
+    }
+
+    #[test]
+    fn what_comes_later_wins() {
+        let env = environment(json!({
+            "name": "c",
+            "envFrom": [
+                {"configMapRef": {"name": "cm"}},
+                {"secretRef": {"name": "s"}, "prefix": "P_"},
+                {"secretRef": {"name": "s"}},
+                {"configMapRef": {"name": "gone", "optional": true}},
+            ],
+            "env": [{"name": "a", "value": "mine"}, {"name": "KUBERNETES_SERVICE_PORT", "value": "1"}],
+        }))
+        .unwrap();
+        assert_eq!(env["a"], "mine");
+        assert_eq!(env["b"], "secret-b");
+        assert_eq!(env["P_token"], "secret");
+        assert_eq!(env["KUBERNETES_SERVICE_HOST"], "10.96.0.1");
+        assert_eq!(env["KUBERNETES_SERVICE_PORT"], "1");
+        assert!(!env.contains_key("bad=key"));
+    }
+
+    #[test]
+    fn a_value_expands_what_stands_before_it() {
+        let env = environment(json!({
+            "name": "c",
+            "envFrom": [{"configMapRef": {"name": "cm"}}],
+            "env": [
+                {"name": "EARLY", "value": "$(LATE)"},
+                {"name": "LATE", "value": "$(a)-$(EARLY)-$(KUBERNETES_SERVICE_HOST)"},
+                {"name": "FROM", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "b"}}},
+                {"name": "ESCAPED", "value": "$$(FROM)"},
+                {"name": "EMPTY"},
+            ],
+        }))
+        .unwrap();
+        assert_eq!(env["EARLY"], "$(LATE)");
+        assert_eq!(env["LATE"], "1-$(LATE)-10.96.0.1");
+        assert_eq!(env["FROM"], "2");
+        assert_eq!(env["ESCAPED"], "$(FROM)");
+        assert_eq!(env["EMPTY"], "");
+    }
+
+    #[test]
+    fn a_missing_key_is_told_in_the_kubelets_words() {
+        for (source, message) in [
+            (
+                json!({"configMapKeyRef": {"name": "cm", "key": "k"}}),
+                "couldn't find key k in ConfigMap ns/cm",
+            ),
+            (
+                json!({"secretKeyRef": {"name": "s", "key": "k"}}),
+                "couldn't find key k in Secret ns/s",
+            ),
+            (
+                json!({"fieldRef": {"fieldPath": "spec.x"}}),
+                "unsupported fieldPath: spec.x",
+            ),
+        ] {
+            let env = json!([{"name": "X", "valueFrom": source}]);
+            let error = environment(json!({"name": "c", "env": env})).unwrap_err();
+            assert_eq!(error.to_string(), message);
+        }
+    }
+
+    #[test]
+    fn a_missing_optional_key_leaves_the_variable_out() {
+        for (name, key) in [("cm", "absent"), ("gone", "k")] {
+            let source = json!({"configMapKeyRef": {"name": name, "key": key, "optional": true}});
+            let env = json!([{"name": "X", "valueFrom": source}]);
+            let env = environment(json!({"name": "c", "env": env})).unwrap();
+            assert!(!env.contains_key("X"));
+        }
+    }
+
+    #[test]
+    fn an_object_is_optional_only_when_every_reference_says_so() {
+        let container: Container = serde_json::from_value(json!({
+            "name": "c",
+            "envFrom": [{"configMapRef": {"name": "x", "optional": true}}],
+            "env": [{"name": "E", "valueFrom": {"configMapKeyRef": {"name": "x", "key": "k"}}}],
+        }))
+        .unwrap();
+        let found: Vec<_> = references(&container).collect();
+        assert_eq!(found, [(Kind::ConfigMap, "x", false)]);
+    }
+}
