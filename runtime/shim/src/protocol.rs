@@ -302,6 +302,14 @@ pub enum MountSource {
     },
     /// The container's view of its cgroups, v1 or v2 as the host has it.
     Cgroup,
+    /// The pod's shared memory directory: one tmpfs for all containers of this shim, made at its first use
+    /// and kept for as long as the shim lives. It belongs to the pod's IPC namespace, so it can be neither a
+    /// tmpfs of one container nor, as nothing of a pod is mounted there, a mount in the node's namespace:
+    /// the shim holds it (a detached mount, or a mount namespace that has nothing else).
+    Shm {
+        /// Its size in bytes; the first container's counts.
+        size: u64,
+    },
 }
 
 /// A device node.
