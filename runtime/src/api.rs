@@ -404,6 +404,15 @@ pub struct Container {
     pub pid: i32,
 }
 
+/// What the runtime has of one pod, observed at one moment.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PodView {
+    /// Newest first.
+    pub sandboxes: Vec<PodSandbox>,
+    /// Newest first.
+    pub containers: Vec<Container>,
+}
+
 /// An exec in a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExecRequest {
@@ -465,6 +474,14 @@ pub trait RuntimeService: Send + Sync + 'static {
     async fn remove_container(&self, id: &ContainerId) -> Result<()>;
     /// Every container, newest first. Exit codes that fell while the agent was away are in.
     async fn list_containers(&self) -> Result<Vec<Container>>;
+    /// What there is of one pod. Pod workers call it at every ring, so it should not look at other pods.
+    async fn pod_view(&self, pod: &PodUid) -> Result<PodView> {
+        let mut sandboxes = self.list_pod_sandboxes().await?;
+        sandboxes.retain(|sandbox| sandbox.config.uid == *pod);
+        let mut containers = self.list_containers().await?;
+        containers.retain(|container| container.pod == *pod);
+        Ok(PodView { sandboxes, containers })
+    }
     /// Runs a command in a running container.
     async fn exec(&self, id: &ContainerId, request: ExecRequest) -> Result<ExecSession>;
     /// Makes or updates a cgroup above the containers: `kubepods`, `kubepods/burstable`, a pod's.
