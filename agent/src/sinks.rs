@@ -31,6 +31,23 @@ pub trait StatusSink: Send + Sync + 'static {
     fn terminated(&self, pod: &Arc<Pod>);
 }
 
+/// A pod of this node as the kubelet API shows it.
+#[derive(Debug, Clone)]
+pub struct PodEntry {
+    /// Its newest desired form.
+    pub pod: Arc<Pod>,
+    /// The newest status that the node has worked out, sent to the API server or not.
+    pub status: PodStatus,
+}
+
+/// The pods of this node, for the kubelet API. Answers from memory; may be asked at any time from any task.
+pub trait PodDirectory: Send + Sync + 'static {
+    /// The pod of this name; none when it is not one of this node's.
+    fn pod_by_name(&self, namespace: &str, name: &str) -> Option<PodEntry>;
+    /// Every pod, terminating ones too, in no order.
+    fn pods(&self) -> Vec<PodEntry>;
+}
+
 /// Normal or Warning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
