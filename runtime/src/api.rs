@@ -442,11 +442,16 @@ impl fmt::Debug for ExecSession {
     }
 }
 
+/// A connection to a port of a pod.
+pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
+
 /// The process behind an [`ExecSession`].
 #[async_trait]
 pub trait ExecProcess: Send + Sync {
-    /// Waits for the end; 0..=255, 128 + n after signal n. May be called once.
-    async fn wait(&mut self) -> Result<i32>;
+    /// Waits for the end; 0..=255, 128 + n after signal n. May be dropped and called again, also after the end.
+    async fn wait(&self) -> Result<i32>;
     /// Changes the terminal's size.
     async fn resize(&self, rows: u16, cols: u16) -> Result<()>;
     /// Kills the process and everything it started.
@@ -465,7 +470,11 @@ pub trait RuntimeService: Send + Sync + 'static {
     /// Every sandbox, newest first.
     async fn list_pod_sandboxes(&self) -> Result<Vec<PodSandbox>>;
     /// Makes a container: record, snapshot directories, specification. No process, no mount.
-    async fn create_container(&self, sandbox: &SandboxId, config: ContainerConfig) -> Result<ContainerId>;
+    async fn create_container(
+        &self,
+        sandbox: &SandboxId,
+        config: ContainerConfig,
+    ) -> Result<ContainerId>;
     /// Starts it. On [`Error::Start`] the container is Exited with that code and reason StartError.
     async fn start_container(&self, id: &ContainerId) -> Result<()>;
     /// Signals TERM (or the image's STOPSIGNAL), waits up to `grace`, then kills. Returns when it is Exited.
@@ -480,10 +489,26 @@ pub trait RuntimeService: Send + Sync + 'static {
         sandboxes.retain(|sandbox| sandbox.config.uid == *pod);
         let mut containers = self.list_containers().await?;
         containers.retain(|container| container.pod == *pod);
-        Ok(PodView { sandboxes, containers })
+        Ok(PodView {
+            sandboxes,
+            containers,
+        })
     }
     /// Runs a command in a running container.
     async fn exec(&self, id: &ContainerId, request: ExecRequest) -> Result<ExecSession>;
+    /// Joins the streams of a running container's own process. The session's process is the container's: its wait
+    /// ends with the container, its kill does nothing. With a terminal there is no separate error output.
+    async fn attach(&self, id: &ContainerId, stdin: bool) -> Result<ExecSession> {
+        Err(Error::Internal(format!(
+            "cannot attach to container {id} (stdin: {stdin}): not supported"
+        )))
+    }
+    /// Connects to a port inside the sandbox's network namespace: 127.0.0.1, then ::1.
+    async fn connect(&self, id: &SandboxId, port: u16) -> Result<Box<dyn Connection>> {
+        Err(Error::Internal(format!(
+            "cannot connect to port {port} of sandbox {id}: not supported"
+        )))
+    }
     /// Makes or updates a cgroup above the containers: `kubepods`, `kubepods/burstable`, a pod's.
     async fn update_cgroup(&self, path: &str, resources: &Resources) -> Result<()>;
     /// Removes a cgroup made by [`RuntimeService::update_cgroup`], with what is left below it. Absent is success.
