@@ -1,3 +1,10 @@
 //! The shim's library: the protocol that the runtime speaks, and the system calls that both use.
+//!
+//! [`protocol`] has the messages, [`frame`] puts them on a byte stream, [`client`] is the blocking caller
+//! (tests and small tools; the runtime has its own asynchronous one). [`sys`] is the only place with
+//! `unsafe` code.
 
+pub mod client;
+pub mod frame;
 pub mod protocol;
+pub mod sys;
