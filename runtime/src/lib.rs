@@ -3,3 +3,4 @@
 //! It knows Linux and OCI, and nothing of pods in the Kubernetes sense. The agent calls [`api`] in process.
 
 pub mod api;
+pub mod seccomp;
