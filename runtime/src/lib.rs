@@ -3,4 +3,5 @@
 //! It knows Linux and OCI, and nothing of pods in the Kubernetes sense. The agent calls [`api`] in process.
 
 pub mod api;
+pub mod cgroup;
 pub mod seccomp;

@@ -1,0 +1,383 @@
+//! cgroups: the meters of pods and containers, on v1 (hybrid) and v2 by the same calls.
+//!
+//! A [`Cgroups`] is the tree below one root. Paths in it are relative (`kubepods/burstable/podUID/ID`) and
+//! exist in every hierarchy that we use. It makes directories, writes limits and removes; it moves no
+//! process into them, except that on v2 the agent may have to leave its own cgroup once. Everything here is
+//! a few writes to kernel files, short enough for an async thread; only removal waits, and does so async.
+//!
+//! Which v1 hierarchies: those that limit (cpu, memory, pids, cpuset, devices, hugetlb) or count (cpuacct).
+//! freezer and blkio are left out, since joining a hierarchy costs at every container start.
+
+mod detect;
+mod devices;
+mod remove;
+mod values;
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Component, Path, PathBuf};
+
+use crate::api::Resources;
+
+pub use devices::{DeviceAccess, DeviceRule};
+
+/// v1 controllers that containers join.
+const V1_CONTROLLERS: [&str; 7] = [
+    "cpu", "cpuacct", "memory", "pids", "cpuset", "devices", "hugetlb",
+];
+
+/// v2 controllers that are enabled for children.
+const V2_CONTROLLERS: [&str; 6] = ["cpu", "memory", "pids", "cpuset", "hugetlb", "io"];
+
+/// The v2 child of our own cgroup into which the agent moves, since a v2 cgroup with controllers for its
+/// children cannot hold processes.
+const AGENT_LEAF: &str = "hanok-agent";
+
+/// What went wrong with a cgroup.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no usable cgroup filesystem.
+    #[error("no cgroup hierarchy with a memory controller is mounted")]
+    NoHierarchy,
+    /// The path is absolute, empty or climbs.
+    #[error("invalid cgroup path {0:?}")]
+    Path(String),
+    /// A value cannot be written.
+    #[error("cannot write {value:?} to {file}")]
+    Write {
+        /// The kernel's file.
+        file: PathBuf,
+        /// What was to be written.
+        value: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// Another system call failed.
+    #[error("cannot {verb} {path}")]
+    Io {
+        /// "create", "read", "remove", ...
+        verb: &'static str,
+        /// The directory or file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// Processes outlive SIGKILL.
+    #[error("cgroup {path} still has processes {pids:?} after they were killed")]
+    Busy {
+        /// The directory.
+        path: PathBuf,
+        /// Who is left.
+        pids: Vec<i32>,
+    },
+}
+
+/// One mounted hierarchy, seen from our root in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Hierarchy {
+    /// v1 controllers mounted together; on v2 those available.
+    controllers: Vec<String>,
+    /// Whether this is the unified (v2) one.
+    unified: bool,
+    /// Our own cgroup's directory in it.
+    own: PathBuf,
+    /// The directory that paths start from.
+    base: PathBuf,
+}
+
+impl Hierarchy {
+    fn has(&self, controller: &str) -> bool {
+        self.controllers.iter().any(|name| name == controller)
+    }
+}
+
+/// The cgroups below one root, in every hierarchy in use.
+#[derive(Debug)]
+pub struct Cgroups {
+    hierarchies: Vec<Hierarchy>,
+}
+
+impl Cgroups {
+    /// Finds the mounted hierarchies. A `root` that starts with "/" is absolute in each of them; any other
+    /// is below the calling process's own cgroup, which keeps an agent inside what it was given.
+    pub fn detect(root: &str) -> Result<Self, Error> {
+        let read = |path: &str| {
+            fs::read_to_string(path).map_err(|source| Error::Io {
+                verb: "read",
+                path: path.into(),
+                source,
+            })
+        };
+        let hierarchies = detect::hierarchies(
+            &read("/proc/self/mountinfo")?,
+            &read("/proc/self/cgroup")?,
+            root,
+        )?;
+        let cgroups = Cgroups { hierarchies };
+        for hierarchy in &cgroups.hierarchies {
+            cgroups.make_chain(hierarchy, Path::new(""))?;
+        }
+        Ok(cgroups)
+    }
+
+    /// Whether the unified hierarchy carries the controllers.
+    pub fn is_v2(&self) -> bool {
+        self.hierarchies.iter().any(|hierarchy| hierarchy.unified)
+    }
+
+    /// The directories that a process of this cgroup joins: one on v2, one per hierarchy on v1.
+    pub fn directories(&self, path: &str) -> Result<Vec<PathBuf>, Error> {
+        let path = checked(path)?;
+        Ok(self
+            .hierarchies
+            .iter()
+            .map(|hierarchy| hierarchy.base.join(path))
+            .collect())
+    }
+
+    /// Makes the cgroup (and those above it, without limits) or changes its limits.
+    pub fn update(&self, path: &str, resources: &Resources) -> Result<(), Error> {
+        let path = checked(path)?;
+        for hierarchy in &self.hierarchies {
+            self.make_chain(hierarchy, path)?;
+            let directory = hierarchy.base.join(path);
+            for write in values::writes(resources, hierarchy.unified, &hierarchy.controllers) {
+                write.apply(&directory)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets processes of the cgroup use only the devices that a rule names.
+    pub fn restrict_devices(&self, path: &str, rules: &[DeviceRule]) -> Result<(), Error> {
+        let path = checked(path)?;
+        for hierarchy in &self.hierarchies {
+            if !hierarchy.unified && hierarchy.has("devices") {
+                devices::restrict_v1(&hierarchy.base.join(path), rules)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Kills what is left in the cgroup and below it, and removes it. Absent is success.
+    pub async fn remove(&self, path: &str) -> Result<(), Error> {
+        let path = checked(path)?;
+        for hierarchy in &self.hierarchies {
+            remove::remove_tree(&hierarchy.base.join(path), hierarchy.unified).await?;
+        }
+        Ok(())
+    }
+
+    /// Names of the cgroups directly below `path`, in any hierarchy.
+    pub fn children(&self, path: &str) -> Result<Vec<String>, Error> {
+        let path = checked(path)?;
+        let mut names = std::collections::BTreeSet::new();
+        for hierarchy in &self.hierarchies {
+            let directory = hierarchy.base.join(path);
+            for child in subdirectories(&directory)? {
+                names.extend(
+                    child
+                        .file_name()
+                        .and_then(|name| name.to_str())
+                        .map(str::to_owned),
+                );
+            }
+        }
+        Ok(names.into_iter().collect())
+    }
+
+    /// Pays the price of the first move of a process between cgroups, so that the container that starts in a
+    /// moment does not: after a pause the kernel waits for an RCU grace period, some 15 ms, before it lets
+    /// anybody write to a `cgroup.procs` on v1. Moving ourselves to where we are has no other effect.
+    /// Blocks; not for an async thread. On v2 nothing is moved, so nothing is done.
+    pub fn warm_up(&self) {
+        if self.is_v2() {
+            return;
+        }
+        let Ok(text) = fs::read_to_string("/proc/self/cgroup") else {
+            return;
+        };
+        // Our place is read anew: somebody may have moved us.
+        for hierarchy in self
+            .hierarchies
+            .iter()
+            .filter(|hierarchy| hierarchy.has("pids"))
+        {
+            let place = detect::own_paths(&text)
+                .find(|(controllers, _)| controllers.split(',').any(|name| name == "pids"));
+            if place.is_some_and(|(_, path)| hierarchy.own.ends_with(path.trim_start_matches('/')))
+            {
+                let _ = write_file(&hierarchy.own.join("cgroup.procs"), "0");
+            }
+        }
+    }
+
+    /// Makes the directory and those above it that are missing, from the root of the hierarchy on.
+    fn make_chain(&self, hierarchy: &Hierarchy, path: &Path) -> Result<(), Error> {
+        let target = hierarchy.base.join(path);
+        if !hierarchy.unified && target.is_dir() {
+            return Ok(());
+        }
+        let mut missing: Vec<&Path> = target
+            .ancestors()
+            .take_while(|directory| !directory.is_dir())
+            .collect();
+        missing.reverse();
+        for directory in missing {
+            make_directory(directory)?;
+            if hierarchy.has("cpuset") && !hierarchy.unified {
+                inherit_cpuset(directory)?;
+            }
+        }
+        if hierarchy.unified {
+            // Controllers are given to children from the root down to the parent of the target.
+            let mut parents: Vec<&Path> = target
+                .ancestors()
+                .skip(1)
+                .take_while(|directory| directory.starts_with(&hierarchy.own))
+                .collect();
+            parents.reverse();
+            for parent in parents {
+                enable_controllers(parent, &hierarchy.own)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A path below the root, and nothing else.
+fn checked(path: &str) -> Result<&Path, Error> {
+    let valid = !path.is_empty()
+        && Path::new(path)
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)));
+    if valid {
+        Ok(Path::new(path))
+    } else {
+        Err(Error::Path(path.to_owned()))
+    }
+}
+
+fn make_directory(path: &Path) -> Result<(), Error> {
+    match fs::create_dir(path) {
+        Err(source) if source.kind() != ErrorKind::AlreadyExists => Err(Error::Io {
+            verb: "create",
+            path: path.to_owned(),
+            source,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// A new v1 cpuset is empty, and no process may join an empty one.
+fn inherit_cpuset(directory: &Path) -> Result<(), Error> {
+    let Some(parent) = directory.parent() else {
+        return Ok(());
+    };
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let path = parent.join(file);
+        let value = fs::read_to_string(&path).map_err(|source| Error::Io {
+            verb: "read",
+            path,
+            source,
+        })?;
+        write_file(&directory.join(file), value.trim_end())?;
+    }
+    Ok(())
+}
+
+/// Gives the children of a v2 cgroup the controllers that it has.
+fn enable_controllers(directory: &Path, own: &Path) -> Result<(), Error> {
+    let read = |file: &str| {
+        let path = directory.join(file);
+        fs::read_to_string(&path).map_err(|source| Error::Io {
+            verb: "read",
+            path,
+            source,
+        })
+    };
+    let available = read("cgroup.controllers")?;
+    let enabled = read("cgroup.subtree_control")?;
+    let missing: Vec<String> = V2_CONTROLLERS
+        .iter()
+        .filter(|name| available.split_whitespace().any(|one| one == **name))
+        .filter(|name| !enabled.split_whitespace().any(|one| one == **name))
+        .map(|name| format!("+{name}"))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let control = directory.join("cgroup.subtree_control");
+    match write_file(&control, &missing.join(" ")) {
+        Err(Error::Write { source, .. })
+            if source.raw_os_error() == Some(libc::EBUSY) && directory == own =>
+        {
+            leave_own_cgroup(own)?;
+            write_file(&control, &missing.join(" "))
+        }
+        other => other,
+    }
+}
+
+/// Moves the processes of our own v2 cgroup (the agent, and shims of an agent before it) into a leaf.
+fn leave_own_cgroup(own: &Path) -> Result<(), Error> {
+    let leaf = own.join(AGENT_LEAF);
+    make_directory(&leaf)?;
+    let path = own.join("cgroup.procs");
+    let pids = fs::read_to_string(&path).map_err(|source| Error::Io {
+        verb: "read",
+        path,
+        source,
+    })?;
+    for pid in pids.lines() {
+        match write_file(&leaf.join("cgroup.procs"), pid) {
+            // It ended meanwhile.
+            Err(Error::Write { source, .. }) if source.raw_os_error() == Some(libc::ESRCH) => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// Writes a value to one of the kernel's files, in one write and without creating or truncating anything.
+fn write_file(file: &Path, value: &str) -> Result<(), Error> {
+    let failed = |source| Error::Write {
+        file: file.to_owned(),
+        value: value.to_owned(),
+        source,
+    };
+    let mut open = fs::OpenOptions::new();
+    let mut handle = open
+        .write(true)
+        .custom_flags(libc::O_CLOEXEC)
+        .open(file)
+        .map_err(failed)?;
+    io::Write::write_all(&mut handle, value.as_bytes()).map_err(failed)
+}
+
+/// The directories in a directory; none when it does not exist.
+fn subdirectories(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+    let failed = |source| Error::Io {
+        verb: "read",
+        path: directory.to_owned(),
+        source,
+    };
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(failed)?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests;

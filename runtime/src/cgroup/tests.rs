@@ -1,0 +1,104 @@
+//! Tests on this machine's own cgroups, below our own; each root is named by the test.
+
+use std::process::{Command, Stdio};
+
+use super::*;
+
+fn cgroups(name: &str) -> Cgroups {
+    Cgroups::detect(&format!("hanok-service-test-{name}-{}", std::process::id())).unwrap()
+}
+
+/// Removes the root itself.
+async fn finish(cgroups: Cgroups) {
+    for hierarchy in &cgroups.hierarchies {
+        remove::remove_tree(&hierarchy.base, hierarchy.unified)
+            .await
+            .unwrap();
+        assert!(!hierarchy.base.exists());
+    }
+}
+
+fn value(cgroups: &Cgroups, path: &str, files: &[&str]) -> String {
+    let directories = cgroups.directories(path).unwrap();
+    let files = directories
+        .iter()
+        .flat_map(|dir| files.iter().map(move |file| dir.join(file)));
+    let found = files
+        .filter_map(|file| fs::read_to_string(file).ok())
+        .next();
+    found.unwrap().trim_end().to_owned()
+}
+
+#[test]
+fn paths_that_leave_the_root_are_refused() {
+    for path in ["", "/", "/a", "..", "a/../b", "./a", "a/../../b"] {
+        assert!(matches!(checked(path), Err(Error::Path(_))), "{path}");
+    }
+    assert!(checked("kubepods/burstable/podx").is_ok());
+}
+
+#[tokio::test]
+async fn root_limits_are_set_changed_and_gone_with_the_cgroup() {
+    let cgroups = cgroups("limits");
+    let grow = |memory| Resources {
+        memory_limit: memory,
+        memory_swap_limit: memory,
+        pids_limit: 7,
+        cpu_shares: 512,
+        ..Resources::default()
+    };
+    for memory in [64 << 20, 128 << 20, 32 << 20] {
+        cgroups.update("a/b", &grow(memory)).unwrap();
+        let limit = value(&cgroups, "a/b", &["memory.limit_in_bytes", "memory.max"]);
+        assert_eq!(limit, memory.to_string());
+    }
+    assert_eq!(value(&cgroups, "a/b", &["pids.max"]), "7");
+    assert_eq!(value(&cgroups, "a", &["pids.max"]), "max");
+    assert_eq!(cgroups.children("a").unwrap(), ["b"]);
+    cgroups.remove("a").await.unwrap();
+    cgroups.remove("a").await.unwrap();
+    assert!(cgroups.children("a").unwrap().is_empty());
+    finish(cgroups).await;
+}
+
+#[tokio::test]
+async fn root_removal_kills_what_is_left() {
+    let cgroups = cgroups("kill");
+    cgroups.update("pod/one", &Resources::default()).unwrap();
+    let mut child = Command::new("sleep")
+        .arg("600")
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    for directory in cgroups.directories("pod/one").unwrap() {
+        write_file(&directory.join("cgroup.procs"), &child.id().to_string()).unwrap();
+    }
+    cgroups.remove("pod").await.unwrap();
+    assert!(!child.wait().unwrap().success());
+    finish(cgroups).await;
+}
+
+#[tokio::test]
+async fn root_devices_are_denied_by_default() {
+    let cgroups = cgroups("devices");
+    if cgroups.is_v2() {
+        return finish(cgroups).await;
+    }
+    cgroups.update("c", &Resources::default()).unwrap();
+    cgroups
+        .restrict_devices("c", &DeviceRule::standard())
+        .unwrap();
+    let list = value(&cgroups, "c", &["devices.list"]);
+    assert_eq!(list.lines().count(), DeviceRule::standard().len(), "{list}");
+    assert!(!list.contains("a *:* rwm"), "{list}");
+    finish(cgroups).await;
+}
+
+#[tokio::test]
+async fn root_warm_up_moves_nobody() {
+    let cgroups = cgroups("warm");
+    let before = fs::read_to_string("/proc/self/cgroup").unwrap();
+    cgroups.warm_up();
+    assert_eq!(fs::read_to_string("/proc/self/cgroup").unwrap(), before);
+    finish(cgroups).await;
+}
