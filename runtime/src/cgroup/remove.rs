@@ -119,7 +119,11 @@ async fn kill_and_wait(pids: &[Pid], deadline: Instant) {
         let _ = pidfd_send_signal(handle, Signal::KILL);
     }
     for handle in handles {
-        let Ok(handle) = AsyncFd::register_with_interest(handle, Interest::READABLE) else {
+        #[expect(
+            deprecated,
+            reason = "the other one is unsafe; an OwnedFd is what it wants to be promised"
+        )]
+        let Ok(handle) = AsyncFd::with_interest(handle, Interest::READABLE) else {
             continue;
         };
         if timeout_at(deadline, handle.readable()).await.is_err() {
