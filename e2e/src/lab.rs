@@ -1,0 +1,241 @@
+//! A lab: a control plane, a registry and nodes, each in a network namespace of its own, on one machine.
+//!
+//! ```text
+//!  namespace hanok-labN-cp   bridge lab0 172.30.N.1   etcd, API server, controller manager, scheduler, registry
+//!                             ├─ n1    eth0 172.30.N.11 in hanok-labN-n1    hanok agent
+//!                             ├─ n2    eth0 172.30.N.12 in hanok-labN-n2    hanok agent
+//!                             ├─ peer  eth0 172.30.N.13 in hanok-labN-peer  kubelet and containerd
+//!                             └─ host  hanok-labN 172.30.N.254 in the host's namespace, for kubectl
+//! ```
+//! Everything is named after the lab's number, so that labs live side by side, and everything is below one
+//! directory: `target/cluster` for lab 0, `target/cluster-N` for the others.
+//!
+//! `down` needs no memory of `up`: it finds what there is by the names, so that a half-made lab and one whose
+//! maker was killed come down as well.
+
+mod audit;
+mod cgroup;
+mod control_plane;
+mod down;
+mod node;
+mod registry;
+mod topology;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+pub use audit::AuditLog;
+pub use cgroup::Hierarchy;
+pub use node::{Node, NodeState};
+
+use crate::process::{Processes, run, wait_for};
+use crate::{image, paths};
+
+/// The names of the nodes that run `hanok agent`.
+pub const NODES: [&str; 2] = ["n1", "n2"];
+
+/// One lab, running or not.
+#[derive(Debug, Clone)]
+pub struct Lab {
+    number: u8,
+    dir: PathBuf,
+    processes: Processes,
+}
+
+impl Lab {
+    /// The lab of this number.
+    pub fn new(number: u8) -> Self {
+        let name = match number {
+            0 => "cluster".to_owned(),
+            n => format!("cluster-{n}"),
+        };
+        let dir = paths::target().join(name);
+        let processes = Processes::new(&dir);
+        Self {
+            number,
+            dir,
+            processes,
+        }
+    }
+
+    /// The lab that `HANOK_LAB` names, or else the given one.
+    ///
+    /// # Errors
+    /// When the variable is not a number below 256.
+    pub fn from_env(default: u8) -> Result<Self> {
+        match std::env::var("HANOK_LAB") {
+            Ok(text) => {
+                let number = text
+                    .parse()
+                    .with_context(|| format!("HANOK_LAB={text:?}"))?;
+                Ok(Self::new(number))
+            }
+            Err(_) => Ok(Self::new(default)),
+        }
+    }
+
+    /// Begins every name that the lab gives on the machine.
+    pub fn prefix(&self) -> String {
+        format!("hanok-lab{}", self.number)
+    }
+
+    /// Where everything of the lab is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Its processes.
+    pub fn processes(&self) -> &Processes {
+        &self.processes
+    }
+
+    /// The network namespace of a machine: `cp`, `n1`, `n2` or `peer`.
+    pub fn netns(&self, machine: &str) -> String {
+        format!("{}-{machine}", self.prefix())
+    }
+
+    /// The address of a host number in the lab's subnet.
+    pub fn address(&self, host: u8) -> String {
+        format!("172.30.{}.{host}", self.number)
+    }
+
+    /// The control plane's address.
+    pub fn control_plane_address(&self) -> String {
+        self.address(1)
+    }
+
+    /// The registry as image references name it.
+    pub fn registry(&self) -> String {
+        format!("{}:5000", self.control_plane_address())
+    }
+
+    /// The API server's URL.
+    pub fn server(&self) -> String {
+        format!("https://{}:6443", self.control_plane_address())
+    }
+
+    /// The kubeconfig of `admin`, `bootstrap`, `node-n1` ...
+    pub fn kubeconfig(&self, user: &str) -> PathBuf {
+        self.dir.join(format!("{user}.kubeconfig"))
+    }
+
+    /// Directory of certificates and keys.
+    pub fn pki(&self) -> PathBuf {
+        self.dir.join("pki")
+    }
+
+    /// A node of the lab that runs `hanok agent`.
+    pub fn node(&self, name: &str) -> Node {
+        Node::new(self, name)
+    }
+
+    /// What the API server has been asked.
+    pub fn audit(&self) -> AuditLog {
+        AuditLog::new(self.dir.join("audit.log"))
+    }
+
+    /// Starts control plane and registry and fills the registry; takes down first what is left of an earlier lab.
+    ///
+    /// # Errors
+    /// When a part does not come up; what was started stays, for its logs, until `down`.
+    pub fn up(&self) -> Result<()> {
+        ensure!(
+            nix::unistd::geteuid().is_root(),
+            "a lab needs root: it makes network namespaces"
+        );
+        self.down()?;
+        fs::create_dir_all(&self.dir)?;
+        cgroup::remember(self)?;
+        topology::create(self)?;
+        control_plane::create_identities(self)?;
+        registry::start(self)?;
+        control_plane::start(self)?;
+        image::publish(&self.registry())?;
+        Ok(())
+    }
+
+    /// Stops exactly what `up` and the nodes started and removes every trace but the logs' copies in `target`.
+    ///
+    /// # Errors
+    /// With everything that could not be removed.
+    pub fn down(&self) -> Result<()> {
+        down::down(self)
+    }
+
+    /// Starts the named nodes at once, waits until they are ready and makes their pods reachable.
+    ///
+    /// # Errors
+    /// When one does not become ready.
+    pub fn start_nodes(&self, names: &[&str]) -> Result<()> {
+        for name in names {
+            self.node(name).start()?;
+        }
+        for name in names {
+            self.node(name).wait_ready(Duration::from_secs(60))?;
+        }
+        self.route_pods()
+    }
+
+    /// Stops the API server, to start it again later.
+    ///
+    /// # Errors
+    /// When it survives SIGKILL.
+    pub fn stop_api_server(&self) -> Result<()> {
+        control_plane::stop_api_server(self)
+    }
+
+    /// Starts the API server again and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not become ready.
+    pub fn start_api_server(&self) -> Result<()> {
+        control_plane::start_api_server(self)
+    }
+
+    /// Runs kubectl as admin and returns what it prints.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        let config = format!("--kubeconfig={}", self.kubeconfig("admin").display());
+        let mut all = vec![config.as_str()];
+        all.extend_from_slice(args);
+        run(paths::go_program("kubectl")?, &all)
+    }
+
+    /// Tells control plane and nodes the way to every node's pods.
+    ///
+    /// # Errors
+    /// When a node gets no podCIDR within 20 s, or a route cannot be set.
+    pub fn route_pods(&self) -> Result<()> {
+        let format = r#"jsonpath={range .items[*]}{.metadata.name} {.spec.podCIDR}{"\n"}{end}"#;
+        let nodes = wait_for("podCIDRs", Duration::from_secs(20), || {
+            let text = self.kubectl(&["get", "nodes", "-o", format])?;
+            let pairs = text.lines().map(|line| {
+                let (name, cidr) = line.split_once(' ').context("a line without a blank")?;
+                ensure!(!cidr.is_empty(), "{name} has no podCIDR");
+                Ok((name.to_owned(), cidr.to_owned()))
+            });
+            pairs.collect::<Result<Vec<_>>>()
+        })?;
+        topology::route(self, &nodes)
+    }
+
+    /// What runs, a line each.
+    pub fn status(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self
+            .processes
+            .list()
+            .iter()
+            .map(|p| {
+                let state = if p.is_alive() { "running" } else { "stopped" };
+                format!("{:<26} {state:<8} {:>7}", p.name, p.pid)
+            })
+            .collect();
+        lines.sort();
+        lines
+    }
+}

@@ -1,0 +1,36 @@
+//! The lab's image registry: Debian's `docker-registry`, over plain HTTP, in the control plane's namespace.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::Lab;
+use crate::process::Spawn;
+
+const NAME: &str = "registry";
+
+/// Starts it on an empty store; [`crate::image::publish`] waits for it.
+pub(super) fn start(lab: &Lab) -> Result<()> {
+    let store = lab.dir().join(NAME);
+    fs::create_dir_all(&store)?;
+    let config = lab.dir().join("registry.yaml");
+    fs::write(
+        &config,
+        format!(
+            "version: 0.1\nlog: {{ level: warn }}\n\
+             storage:\n  filesystem: {{ rootdirectory: {:?} }}\n  delete: {{ enabled: true }}\n\
+             http: {{ addr: {:?} }}\n",
+            store.display(),
+            lab.registry()
+        ),
+    )?;
+    lab.processes().spawn(&Spawn {
+        name: NAME,
+        netns: Some(&lab.netns("cp")),
+        program: PathBuf::from("/usr/bin/docker-registry"),
+        args: vec!["serve".into(), config.display().to_string()],
+        env: vec![("OTEL_TRACES_EXPORTER".into(), "none".into())],
+    })?;
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! `hanok-lab`: takes labs up and down, makes the images, and runs the benches.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "the command's output")]
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::{Parser, Subcommand};
+use hanok_e2e::image;
+use hanok_e2e::lab::{Lab, NODES};
+
+/// A control plane, a registry and nodes in network namespaces of this machine.
+#[derive(Debug, Parser)]
+#[command(name = "hanok-lab")]
+struct Cli {
+    /// Number of the lab, 0 to 255; labs of different numbers live side by side.
+    #[arg(long, env = "HANOK_LAB", default_value_t = 0)]
+    lab: u8,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Starts the lab and its nodes; writes target/cluster/*.kubeconfig.
+    Up {
+        /// Nodes to start.
+        #[arg(long, value_delimiter = ',', default_values_t = NODES.map(str::to_owned))]
+        nodes: Vec<String>,
+    },
+    /// Stops exactly what `up` started, and leaves nothing.
+    Down,
+    /// Says what runs.
+    Status,
+    /// Makes the images as OCI layouts and prints where they are.
+    Images,
+    /// Starts, stops or kills the agent of a node.
+    Node {
+        /// n1 or n2.
+        name: String,
+        /// start, stop or kill.
+        action: String,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("hanok-lab: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<()> {
+    let lab = Lab::new(cli.lab);
+    match cli.command {
+        Command::Up { nodes } => up(&lab, &nodes),
+        Command::Down => lab.down(),
+        Command::Status => {
+            lab.status().iter().for_each(|line| println!("{line}"));
+            Ok(())
+        }
+        Command::Images => {
+            for (recipe, layout) in image::build_all()? {
+                println!("{} {}", recipe.name, layout.dir().display());
+            }
+            Ok(())
+        }
+        Command::Node { name, action } => {
+            let node = lab.node(&name);
+            match action.as_str() {
+                "start" => node.start(),
+                "stop" => node.stop(),
+                "kill" => node.kill(),
+                other => bail!("unknown action {other:?}; start, stop or kill"),
+            }
+        }
+    }
+}
+
+fn up(lab: &Lab, nodes: &[String]) -> Result<()> {
+    lab.up()?;
+    let names: Vec<&str> = nodes
+        .iter()
+        .map(String::as_str)
+        .filter(|n| !n.is_empty())
+        .collect();
+    lab.start_nodes(&names)?;
+    println!("export KUBECONFIG={}", lab.kubeconfig("admin").display());
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! The static program in most images of the stories: a server, a crasher, a signal catcher and the like.
+//!
+//! It is built without shared libraries and runs alone in its image, so it brings every behaviour that a story
+//! asks of a container.
+
+#![forbid(unsafe_code)]
+
+mod probe;
+mod serve;
+mod signals;
+
+use std::env;
+use std::fs;
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+const USAGE: &str = "usage: testapp COMMAND
+  serve [PORT] [TEXT]     HTTP server: / answers TEXT, /hostname, /env/NAME, /file/PATH, /exit/CODE
+  get URL                 prints what the URL answers; exit 1 unless the status is 200
+  crash [CODE] [MS]       ends with CODE (1) after MS (0) milliseconds
+  fail TIMES FILE         ends with 1 the first TIMES times, counting in FILE, and then with 0
+  catch [ignore]          prints the signals it gets; TERM, INT and USR1 end it unless they are ignored
+  sleep [MS]              sleeps, for ever without MS; TERM ends it
+  eat MIB                 takes this much memory, touches all of it, and sleeps
+  flood LINES [LENGTH]    prints numbered lines
+  print TEXT...           prints its arguments, each on a line
+  probe                   tries what a container must not be able to do, and prints a line for each
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match run(&args) {
+        Ok(code) => ExitCode::from(code),
+        Err(e) => {
+            say(&format!("testapp: {e}"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(args: &[&str]) -> Result<u8, Box<dyn std::error::Error>> {
+    match *args {
+        ["serve"] => serve::serve(8080, "hello"),
+        ["serve", port] => serve::serve(port.parse()?, "hello"),
+        ["serve", port, text] => serve::serve(port.parse()?, text),
+        ["get", url] => serve::get(url),
+        ["crash"] => Ok(1),
+        ["crash", code] => Ok(code.parse()?),
+        ["crash", code, millis] => {
+            say("crashing soon");
+            thread::sleep(Duration::from_millis(millis.parse()?));
+            Ok(code.parse()?)
+        }
+        ["fail", times, file] => fail(times.parse()?, file),
+        ["catch"] => signals::catch(false),
+        ["catch", "ignore"] => signals::catch(true),
+        ["sleep"] => signals::sleep(None),
+        ["sleep", millis] => signals::sleep(Some(Duration::from_millis(millis.parse()?))),
+        ["eat", mib] => eat(mib.parse()?),
+        ["flood", lines] => flood(lines.parse()?, 64),
+        ["flood", lines, length] => flood(lines.parse()?, length.parse()?),
+        ["print", ref texts @ ..] => {
+            texts.iter().for_each(|text| say(text));
+            Ok(0)
+        }
+        ["probe"] => Ok(probe::probe()),
+        _ => Err(USAGE.into()),
+    }
+}
+
+/// Writes a line to standard output; a reader that has gone is no reason to end.
+fn say(line: &str) {
+    writeln!(std::io::stdout(), "{line}").ok();
+}
+
+fn fail(times: u32, file: &str) -> Result<u8, Box<dyn std::error::Error>> {
+    let before: u32 = fs::read_to_string(file)
+        .unwrap_or_default()
+        .trim()
+        .parse()
+        .unwrap_or(0);
+    fs::write(file, (before + 1).to_string())?;
+    say(&format!("run {}", before + 1));
+    Ok(u8::from(before < times))
+}
+
+fn eat(mib: usize) -> Result<u8, Box<dyn std::error::Error>> {
+    let mut held = Vec::new();
+    for _ in 0..mib {
+        held.push(vec![1_u8; 1 << 20]);
+    }
+    say(&format!("holding {mib} MiB"));
+    let code = signals::sleep(None);
+    drop(held);
+    code
+}
+
+fn flood(lines: u64, length: usize) -> Result<u8, Box<dyn std::error::Error>> {
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let filler = "x".repeat(length.saturating_sub(11));
+    for line in 0..lines {
+        writeln!(out, "{line:010} {filler}")?;
+    }
+    out.flush()?;
+    Ok(0)
+}

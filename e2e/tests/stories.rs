@@ -1,0 +1,2 @@
+//! Stories.
+fn main() {}
