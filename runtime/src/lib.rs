@@ -5,3 +5,4 @@
 pub mod api;
 pub mod cgroup;
 pub mod seccomp;
+pub mod spec;
