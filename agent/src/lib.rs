@@ -10,6 +10,8 @@
 #![forbid(unsafe_code)]
 
 pub mod cmd;
+pub mod config;
 pub mod env;
+pub mod flags;
 pub mod quantity;
 pub mod sinks;

@@ -1,0 +1,398 @@
+//! KubeletConfiguration (kubelet.config.k8s.io/v1beta1): the fields that hanok acts on, and the names of the others.
+//!
+//! Defaults are the kubelet's, with two exceptions: cgroup v1 is not refused (`failCgroupV1: true` asks for that),
+//! and RuntimeDefault seccomp comes from the runtime anyway.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Taint;
+use serde::{Deserialize, Deserializer};
+
+/// What the file says, with the kubelet's defaults for what it does not say.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct KubeletConfiguration {
+    /// `kubelet.config.k8s.io/v1beta1`.
+    pub api_version: String,
+    /// `KubeletConfiguration`.
+    pub kind: String,
+    /// Directory of the pods' logs.
+    pub pod_logs_dir: String,
+    /// Address that the kubelet API listens on.
+    pub address: String,
+    /// Port of the kubelet API.
+    #[serde(deserialize_with = "port")]
+    pub port: u16,
+    /// Port without authentication; 0 for none, and hanok has none.
+    pub read_only_port: u16,
+    /// Serving certificate (PEM).
+    pub tls_cert_file: String,
+    /// Its key (PEM).
+    pub tls_private_key_file: String,
+    /// Who is let in.
+    pub authentication: Authentication,
+    /// What they may do.
+    pub authorization: Authorization,
+    /// Port of `/healthz`; 0 for none.
+    pub healthz_port: u16,
+    /// Address of `/healthz`.
+    pub healthz_bind_address: String,
+    /// The cluster's DNS domain.
+    pub cluster_domain: String,
+    /// Addresses of the cluster's DNS servers.
+    #[serde(rename = "clusterDNS")]
+    pub cluster_dns: Vec<String>,
+    /// Idle streams are closed after this time.
+    #[serde(deserialize_with = "positive::<_, 14400>")]
+    pub streaming_connection_idle_timeout: Duration,
+    /// How often the node's status is computed.
+    #[serde(deserialize_with = "positive::<_, 10>")]
+    pub node_status_update_frequency: Duration,
+    /// How often it is sent when it does not change.
+    #[serde(deserialize_with = "positive::<_, 300>")]
+    pub node_status_report_frequency: Duration,
+    /// Life of the node's lease; it is renewed four times as often.
+    #[serde(deserialize_with = "lease_seconds")]
+    pub node_lease_duration_seconds: u32,
+    /// Events a second; 0 for no limit.
+    #[serde(rename = "eventRecordQPS")]
+    pub event_record_qps: u32,
+    /// Events at once.
+    #[serde(deserialize_with = "event_burst")]
+    pub event_burst: u32,
+    /// Cgroup below which pods live; empty for the root.
+    pub cgroup_root: String,
+    /// `cgroupfs`, or `systemd`, which is accepted and named so in cgroup paths only where systemd runs.
+    pub cgroup_driver: String,
+    /// Most pods on the node.
+    #[serde(deserialize_with = "max_pods")]
+    pub max_pods: u32,
+    /// Most pods per CPU; 0 for no such limit.
+    pub pods_per_core: u32,
+    /// Most processes in a pod; -1 for no limit.
+    pub pod_pids_limit: i64,
+    /// The file that pods with the node's DNS get.
+    pub resolv_conf: String,
+    /// Pod addresses when no API server gives any.
+    #[serde(rename = "podCIDR")]
+    pub pod_cidr: String,
+    /// Refuse to start with swap on. hanok only warns when it is false.
+    pub fail_swap_on: bool,
+    /// Refuse to start on cgroup v1.
+    #[serde(rename = "failCgroupV1")]
+    pub fail_cgroup_v1: bool,
+    /// Size at which a container's log is rotated.
+    pub container_log_max_size: String,
+    /// Log files kept for a container.
+    pub container_log_max_files: u32,
+    /// Taken off the node's capacity: for the system.
+    pub system_reserved: BTreeMap<String, String>,
+    /// Taken off the node's capacity: for Kubernetes' own programs.
+    pub kube_reserved: BTreeMap<String, String>,
+    /// Taints of a new Node.
+    #[serde(deserialize_with = "taints")]
+    pub register_with_taints: Vec<Taint>,
+    /// Create the Node object when there is none.
+    pub register_node: bool,
+    /// `spec.providerID` of a new Node.
+    #[serde(rename = "providerID")]
+    pub provider_id: String,
+    /// RuntimeDefault for containers that name no seccomp profile.
+    pub seccomp_default: bool,
+    /// Volumes are attached by the controller.
+    pub enable_controller_attach_detach: bool,
+    /// Images named in the node's status; -1 for all.
+    pub node_status_max_images: i32,
+    /// `exec`, `attach`, `logs` and the like are served.
+    pub enable_debugging_handlers: bool,
+}
+
+impl Default for KubeletConfiguration {
+    fn default() -> Self {
+        Self {
+            api_version: super::decode::API_VERSION.into(),
+            kind: super::decode::KIND.into(),
+            pod_logs_dir: "/var/log/pods".into(),
+            address: "0.0.0.0".into(),
+            port: 10250,
+            read_only_port: 0,
+            tls_cert_file: String::new(),
+            tls_private_key_file: String::new(),
+            authentication: Authentication::default(),
+            authorization: Authorization::default(),
+            healthz_port: 10248,
+            healthz_bind_address: "127.0.0.1".into(),
+            cluster_domain: String::new(),
+            cluster_dns: Vec::new(),
+            streaming_connection_idle_timeout: Duration::from_secs(4 * 3600),
+            node_status_update_frequency: Duration::from_secs(10),
+            node_status_report_frequency: Duration::from_secs(300),
+            node_lease_duration_seconds: 40,
+            event_record_qps: 50,
+            event_burst: 100,
+            cgroup_root: String::new(),
+            cgroup_driver: "cgroupfs".into(),
+            max_pods: 110,
+            pods_per_core: 0,
+            pod_pids_limit: -1,
+            resolv_conf: "/etc/resolv.conf".into(),
+            pod_cidr: String::new(),
+            fail_swap_on: true,
+            fail_cgroup_v1: false,
+            container_log_max_size: "10Mi".into(),
+            container_log_max_files: 5,
+            system_reserved: BTreeMap::new(),
+            kube_reserved: BTreeMap::new(),
+            register_with_taints: Vec::new(),
+            register_node: true,
+            provider_id: String::new(),
+            seccomp_default: false,
+            enable_controller_attach_detach: true,
+            node_status_max_images: 50,
+            enable_debugging_handlers: true,
+        }
+    }
+}
+
+/// Who is let in to the kubelet API.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Authentication {
+    /// Client certificates.
+    pub x509: X509Authentication,
+    /// Bearer tokens, asked of the API server.
+    pub webhook: WebhookAuthentication,
+    /// Callers without credentials.
+    pub anonymous: AnonymousAuthentication,
+}
+
+/// Client certificates.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct X509Authentication {
+    /// The CA that signs them (PEM); empty for none accepted.
+    #[serde(rename = "clientCAFile")]
+    pub client_ca_file: String,
+}
+
+/// Bearer tokens.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct WebhookAuthentication {
+    /// Whether they are accepted.
+    pub enabled: bool,
+    /// How long an answer is remembered.
+    #[serde(rename = "cacheTTL", deserialize_with = "positive::<_, 120>")]
+    pub cache_ttl: Duration,
+}
+
+impl Default for WebhookAuthentication {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            cache_ttl: Duration::from_secs(120),
+        }
+    }
+}
+
+/// Callers without credentials.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AnonymousAuthentication {
+    /// Whether they become `system:anonymous` rather than being refused.
+    pub enabled: bool,
+}
+
+/// What callers of the kubelet API may do.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Authorization {
+    /// `Webhook`, or `AlwaysAllow`.
+    pub mode: String,
+    /// How the API server is asked.
+    pub webhook: WebhookAuthorization,
+}
+
+impl Default for Authorization {
+    fn default() -> Self {
+        Self {
+            mode: "Webhook".into(),
+            webhook: WebhookAuthorization::default(),
+        }
+    }
+}
+
+/// Remembered answers of SubjectAccessReviews.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WebhookAuthorization {
+    /// How long a yes is remembered.
+    #[serde(rename = "cacheAuthorizedTTL", deserialize_with = "positive::<_, 300>")]
+    pub cache_authorized_ttl: Duration,
+    /// How long a no is remembered.
+    #[serde(
+        rename = "cacheUnauthorizedTTL",
+        deserialize_with = "positive::<_, 30>"
+    )]
+    pub cache_unauthorized_ttl: Duration,
+}
+
+impl Default for WebhookAuthorization {
+    fn default() -> Self {
+        Self {
+            cache_authorized_ttl: Duration::from_secs(300),
+            cache_unauthorized_ttl: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A taint as the file spells it. The API's own type takes anything, and a typing error must not go unseen.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct FileTaint {
+    key: String,
+    #[serde(default)]
+    value: String,
+    effect: String,
+}
+
+fn taints<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Taint>, D::Error> {
+    let mut taints = Vec::new();
+    for taint in Vec::<FileTaint>::deserialize(d)? {
+        let text = format!("{}={}:{}", taint.key, taint.value, taint.effect);
+        taints.push(super::text::taint(&text).map_err(serde::de::Error::custom)?);
+    }
+    Ok(taints)
+}
+
+/// A Go duration; zero (which generated files are full of) means the default of `SECONDS`.
+fn positive<'de, D: Deserializer<'de>, const SECONDS: u64>(d: D) -> Result<Duration, D::Error> {
+    let parsed = kube::core::Duration::deserialize(d)?;
+    if parsed.is_negative() {
+        return Err(serde::de::Error::custom(
+            "a duration cannot be negative here",
+        ));
+    }
+    let duration = Duration::from(parsed);
+    Ok(if duration.is_zero() {
+        Duration::from_secs(SECONDS)
+    } else {
+        duration
+    })
+}
+
+/// A number of which zero means the default.
+fn number<'de, D: Deserializer<'de>>(d: D, default: u32) -> Result<u32, D::Error> {
+    let number = u32::deserialize(d)?;
+    Ok(if number == 0 { default } else { number })
+}
+
+fn max_pods<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
+    number(d, 110)
+}
+
+fn event_burst<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
+    number(d, 100)
+}
+
+fn lease_seconds<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
+    number(d, 40)
+}
+
+fn port<'de, D: Deserializer<'de>>(d: D) -> Result<u16, D::Error> {
+    let port = u16::deserialize(d)?;
+    Ok(if port == 0 { 10250 } else { port })
+}
+
+/// Fields of the API that are accepted and have no effect (yet). One that is set is named in a warning.
+pub const WITHOUT_EFFECT: &[&str] = &[
+    "allowedUnsafeSysctls",
+    "configMapAndSecretChangeDetectionStrategy",
+    "containerLogMaxWorkers",
+    "containerLogMonitorInterval",
+    "containerRuntimeEndpoint",
+    "contentType",
+    "cpuCFSQuota",
+    "cpuCFSQuotaPeriod",
+    "cpuManagerPolicy",
+    "cpuManagerPolicyOptions",
+    "cpuManagerReconcilePeriod",
+    "crashLoopBackOff",
+    "cgroupsPerQOS",
+    "defaultPodSysctls",
+    "enableContentionProfiling",
+    "enableDebugFlagsHandler",
+    "enableProfilingHandler",
+    "enableServer",
+    "enableSystemLogHandler",
+    "enableSystemLogQuery",
+    "enforceNodeAllocatable",
+    "evictionHard",
+    "evictionMaxPodGracePeriod",
+    "evictionMinimumReclaim",
+    "evictionPressureTransitionPeriod",
+    "evictionSoft",
+    "evictionSoftGracePeriod",
+    "featureGates",
+    "fileCheckFrequency",
+    "hairpinMode",
+    "httpCheckFrequency",
+    "imageGCHighThresholdPercent",
+    "imageGCLowThresholdPercent",
+    "imageMaximumGCAge",
+    "imageMinimumGCAge",
+    "imagePullCredentialsVerificationPolicy",
+    "imageServiceEndpoint",
+    "iptablesDropBit",
+    "iptablesMasqueradeBit",
+    "kernelMemcgNotification",
+    "kubeAPIBurst",
+    "kubeAPIQPS",
+    "kubeReservedCgroup",
+    "kubeletCgroups",
+    "localStorageCapacityIsolation",
+    "logging",
+    "makeIPTablesUtilChains",
+    "maxOpenFiles",
+    "maxParallelImagePulls",
+    "memoryManagerPolicy",
+    "memoryReservationPolicy",
+    "memorySwap",
+    "memoryThrottlingFactor",
+    "mergeDefaultEvictionSettings",
+    "oomScoreAdj",
+    "preloadedImagesVerificationAllowlist",
+    "protectKernelDefaults",
+    "qosReserved",
+    "registryBurst",
+    "registryPullQPS",
+    "reservedMemory",
+    "reservedSystemCPUs",
+    "rotateCertificates",
+    "runOnce",
+    "runtimeRequestTimeout",
+    "serializeImagePulls",
+    "serverTLSBootstrap",
+    "showHiddenMetricsForVersion",
+    "shutdownGracePeriod",
+    "shutdownGracePeriodByPodPriority",
+    "shutdownGracePeriodCriticalPods",
+    "singleProcessOOMKill",
+    "staticPodPath",
+    "staticPodURL",
+    "staticPodURLHeader",
+    "syncFrequency",
+    "systemCgroups",
+    "systemReservedCgroup",
+    "tlsCipherSuites",
+    "tlsCurvePreferences",
+    "tlsMinVersion",
+    "topologyManagerPolicy",
+    "topologyManagerPolicyOptions",
+    "topologyManagerScope",
+    "tracing",
+    "userNamespaces",
+    "volumePluginDir",
+    "volumeStatsAggPeriod",
+];
