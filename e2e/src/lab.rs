@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 
 pub use audit::AuditLog;
 pub use cgroup::Hierarchy;
@@ -193,6 +194,35 @@ impl Lab {
     /// When it does not become ready.
     pub fn start_api_server(&self) -> Result<()> {
         control_plane::start_api_server(self)
+    }
+
+    /// Starts the API server again when a story has stopped it, and lets the registry go on.
+    ///
+    /// # Errors
+    /// When one of them does not come back.
+    pub fn mend(&self) -> Result<()> {
+        self.resume_registry()?;
+        if control_plane::api_server_runs(self) {
+            Ok(())
+        } else {
+            self.start_api_server()
+        }
+    }
+
+    /// Lets the registry answer nothing, as one behind a broken link; connections stay open.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn pause_registry(&self) -> Result<()> {
+        registry::signal(self, Signal::STOP)
+    }
+
+    /// Lets the registry answer again.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn resume_registry(&self) -> Result<()> {
+        registry::signal(self, Signal::CONT)
     }
 
     /// Runs kubectl as admin and returns what it prints.

@@ -7,10 +7,15 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 pub mod image;
 pub mod kubeconfig;
 pub mod lab;
+pub mod leak;
+pub mod manifest;
 pub mod network;
 pub mod paths;
 pub mod pki;
 pub mod process;
+pub mod program;
+pub mod runner;

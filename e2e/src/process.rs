@@ -149,6 +149,22 @@ impl Process {
         start_time(self.pid).is_ok_and(|started| started == self.started)
     }
 
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(self.pid).context("process id 0")?;
+        let fd = pidfd_open(pid, PidfdFlags::empty())?;
+        ensure!(
+            self.is_alive(),
+            "{} (process {}) does not run",
+            self.name,
+            self.pid
+        );
+        Ok(pidfd_send_signal(&fd, signal)?)
+    }
+
     /// Sends a signal, waits for the end, and sends SIGKILL when the grace is over.
     ///
     /// # Errors

@@ -1,2 +1,47 @@
-//! Stories.
-fn main() {}
+//! The stories: what a node has to do, told by kubectl against a real API server.
+//!
+//! `cargo test -p hanok-e2e --test stories -- NAME` tells those whose name holds NAME. With KUBECONFIG set they play on
+//! that cluster, without it on a lab of their own; see `hanok_e2e::runner`.
+
+#[path = "stories/agent_killed.rs"]
+mod agent_killed;
+#[path = "stories/api_server.rs"]
+mod api_server;
+#[path = "stories/bad_input.rs"]
+mod bad_input;
+#[path = "stories/deletion.rs"]
+mod deletion;
+#[path = "stories/images.rs"]
+mod images;
+#[path = "stories/isolation.rs"]
+mod isolation;
+#[path = "stories/logs_and_exec.rs"]
+mod logs_and_exec;
+#[path = "stories/many.rs"]
+mod many;
+#[path = "stories/restarts.rs"]
+mod restarts;
+#[path = "stories/volumes.rs"]
+mod volumes;
+#[path = "stories/workloads.rs"]
+mod workloads;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let modules = [
+        workloads::stories(),
+        restarts::stories(),
+        images::stories(),
+        logs_and_exec::stories(),
+        deletion::stories(),
+        volumes::stories(),
+        isolation::stories(),
+        many::stories(),
+        agent_killed::stories(),
+        bad_input::stories(),
+        // Last: it reads the audit log of all that went before.
+        api_server::stories(),
+    ];
+    hanok_e2e::runner::main(&modules.concat())
+}

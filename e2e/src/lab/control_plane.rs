@@ -139,6 +139,11 @@ pub(super) fn stop_api_server(lab: &Lab) -> Result<()> {
         .stop(API_SERVER, Signal::KILL, Duration::from_secs(10))
 }
 
+/// Whether the API server's process runs.
+pub(super) fn api_server_runs(lab: &Lab) -> bool {
+    lab.processes().running(API_SERVER).is_some()
+}
+
 fn alive(lab: &Lab, names: &[&str]) -> Result<()> {
     for name in names {
         let tail = || lab.processes().log_tail(name);

@@ -152,6 +152,18 @@ impl Node {
         down::mounts_below(&self.dir())
     }
 
+    /// Directories in which every entry belongs to a pod, with a word for what the entries are.
+    pub fn pod_directories(&self) -> Vec<(&'static str, PathBuf)> {
+        let dir = self.dir();
+        vec![
+            ("network namespace", dir.join("netns")),
+            ("sandbox", dir.join("run/sandboxes")),
+            ("container", dir.join("run/containers")),
+            ("volumes", dir.join("lib/pods")),
+            ("logs", dir.join("pod-logs")),
+        ]
+    }
+
     /// The flags of its agent.
     pub fn flags(&self) -> Vec<String> {
         let dir = |sub: &str| self.dir().join(sub).display().to_string();

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use rustix::process::Signal;
 
 use super::Lab;
 use crate::process::Spawn;
@@ -33,4 +34,12 @@ pub(super) fn start(lab: &Lab) -> Result<()> {
         env: vec![("OTEL_TRACES_EXPORTER".into(), "none".into())],
     })?;
     Ok(())
+}
+
+/// Sends it a signal.
+pub(super) fn signal(lab: &Lab, signal: Signal) -> Result<()> {
+    lab.processes()
+        .running(NAME)
+        .context("the registry does not run")?
+        .signal(signal)
 }

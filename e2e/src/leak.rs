@@ -1,0 +1,112 @@
+//! What a node must not have once its last pod is gone.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::lab::{Lab, NODES, Node};
+use crate::network;
+use crate::process::{run, wait_for};
+
+/// How long the node may take to tidy up after the API server has let the last pod go.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Waits until no node of the lab has anything of any pod.
+///
+/// # Errors
+/// With a line for each thing that is left.
+pub fn check(lab: &Lab) -> Result<()> {
+    for name in NODES {
+        let node = lab.node(name);
+        wait_for(&format!("nothing to be left on {name}"), PATIENCE, || {
+            let left = left_on(&node)?;
+            ensure!(left.is_empty(), "left on {name}: {left:#?}");
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Everything of pods that a node has, a line for each thing.
+fn left_on(node: &Node) -> Result<BTreeSet<String>> {
+    let mut left = BTreeSet::new();
+    processes(node, &mut left);
+    cgroups(node, &mut left);
+    left.extend(node.mounts().into_iter().map(|m| format!("mount {m}")));
+    links(node, &mut left)?;
+    nft_elements(node, &mut left)?;
+    for (what, dir) in node.pod_directories() {
+        files(what, &dir, &mut left);
+    }
+    Ok(left)
+}
+
+fn processes(node: &Node, left: &mut BTreeSet<String>) {
+    let agent = node.agent().map_or(0, |p| p.pid);
+    let mut pids = network::processes_in(&node.netns());
+    pids.extend(node.cgroup_processes());
+    for pid in pids.into_iter().filter(|pid| *pid != agent) {
+        let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        left.insert(format!("process {pid} {}", line.replace('\0', " ")));
+    }
+}
+
+fn cgroups(node: &Node, left: &mut BTreeSet<String>) {
+    let roots = node.cgroups();
+    let all = roots.iter().flat_map(|root| Node::cgroup_tree(root));
+    let of_pods = all.filter(|dir| {
+        dir.file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with("pod"))
+    });
+    left.extend(of_pods.map(|dir| format!("cgroup {}", dir.display())));
+}
+
+/// Every link beside the node's own uplink, its loopback and the bridge.
+fn links(node: &Node, left: &mut BTreeSet<String>) -> Result<()> {
+    let text = run(
+        "ip",
+        &["-n", &node.netns(), "-o", "link", "show", "type", "veth"],
+    )?;
+    let names = text.lines().filter_map(|line| line.split(": ").nth(1));
+    left.extend(
+        names
+            .filter(|n| !n.starts_with("eth0"))
+            .map(|n| format!("link {n}")),
+    );
+    Ok(())
+}
+
+/// Whatever in the ruleset names a pod's address; the rules that all pods share name whole subnets.
+fn nft_elements(node: &Node, left: &mut BTreeSet<String>) -> Result<()> {
+    let text = network::in_namespace(&node.netns(), &["nft", "list", "ruleset"])?;
+    let of_pods = text.lines().filter(|line| names_a_pod(line));
+    left.extend(of_pods.map(|line| format!("nft {}", line.trim())));
+    Ok(())
+}
+
+fn names_a_pod(line: &str) -> bool {
+    line.split([' ', ','])
+        .any(|word| word.starts_with("10.244.") && !word.contains('/'))
+}
+
+fn files(what: &str, dir: &Path, left: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        left.insert(format!("{what} {}", entry.path().display()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_single_addresses_of_pods_count() {
+        assert!(names_a_pod("elements = { 10.244.0.7 }"));
+        assert!(!names_a_pod(
+            "ip saddr 10.244.0.0/24 ip daddr != 224.0.0.0/4 masquerade"
+        ));
+    }
+}

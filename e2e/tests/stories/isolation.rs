@@ -1,0 +1,186 @@
+//! What a container cannot do, and what it is held to.
+
+use anyhow::{Context, Result, ensure};
+use hanok_e2e::cluster::{self, Space};
+use hanok_e2e::manifest::{pod, shell, testapp};
+use hanok_e2e::runner::Story;
+use hanok_e2e::stories;
+use serde_json::json;
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![
+        Cluster:
+        ordinary_container_is_refused_what_would_reach_the_node,
+        pod_shares_network_ipc_and_host_name_and_nothing_else,
+        security_context_decides_user_groups_and_capabilities,
+        memory_limit_ends_in_oom_killed,
+        unknown_runtime_handler_keeps_the_pod_pending;
+        Lab:
+        host_network_pod_has_the_nodes_address,
+        limits_are_in_the_cgroup,
+    ]
+}
+
+fn ordinary_container_is_refused_what_would_reach_the_node(space: &Space<'_>) -> Result<()> {
+    space.apply(
+        &pod("probe")
+            .restart("Never")
+            .with(testapp("main", "probe"))
+            .manifest(),
+    )?;
+    space.until_pod("probe", "ended", 30, |p| {
+        cluster::ended(p, "main").is_some()
+    })?;
+    let log = space.kubectl("logs probe")?;
+    let allowed: Vec<&str> = log.lines().filter(|l| l.starts_with("ALLOWED")).collect();
+    ensure!(allowed.is_empty() && log.lines().count() > 15, "{log}");
+    Ok(())
+}
+
+fn pod_shares_network_ipc_and_host_name_and_nothing_else(space: &Space<'_>) -> Result<()> {
+    let two = pod("two")
+        .with(shell("one", "sleep 1000"))
+        .with(shell("other", "sleep 1000"));
+    space.apply(&two.manifest())?;
+    space.until_ready("two")?;
+    let namespaces = |container: &str| {
+        let list = "for n in net ipc uts pid mnt cgroup; do readlink /proc/1/ns/$n; done";
+        space.kubectl_with(&format!("exec two -c {container} --"), &["sh", "-c", list])
+    };
+    let (one, other) = (namespaces("one")?, namespaces("other")?);
+    let shared: Vec<bool> = one
+        .lines()
+        .zip(other.lines())
+        .map(|(a, b)| a == b)
+        .collect();
+    ensure!(
+        shared == [true, true, true, false, false, false],
+        "{one}{other}"
+    );
+    Ok(())
+}
+
+fn security_context_decides_user_groups_and_capabilities(space: &Space<'_>) -> Result<()> {
+    let look = "id -u; id -g; id -G; grep CapEff /proc/self/status; touch /x 2>&1; touch /data/y && echo wrote";
+    let main = shell("main", look).mount("data", "/data").set(
+        "securityContext",
+        json!({
+            "runAsUser": 1000, "runAsGroup": 2000, "readOnlyRootFilesystem": true, "allowPrivilegeEscalation": false,
+            "capabilities": { "drop": ["ALL"] },
+        }),
+    );
+    let pod = pod("user")
+        .restart("Never")
+        .set("securityContext", json!({ "fsGroup": 3000 }))
+        .volume("data", json!({ "emptyDir": {} }))
+        .with(main);
+    space.apply(&pod.manifest())?;
+    space.until_phase("user", "Succeeded")?;
+    let log = space.kubectl("logs user")?;
+    let lines: Vec<&str> = log.lines().collect();
+    let wanted = ["1000", "2000", "2000 3000", "CapEff:\t0000000000000000"];
+    ensure!(lines.len() == 6 && lines[..4] == wanted, "{lines:?}");
+    ensure!(
+        lines[4].contains("Read-only file system") && lines[5] == "wrote",
+        "{lines:?}"
+    );
+    Ok(())
+}
+
+fn memory_limit_ends_in_oom_killed(space: &Space<'_>) -> Result<()> {
+    let eats = testapp("main", "eat 128").limits("32Mi", "500m");
+    space.apply(&pod("eats").restart("Never").with(eats).manifest())?;
+    let pod = space.until_phase("eats", "Failed")?;
+    ensure!(
+        cluster::ended(&pod, "main") == Some((137, "OOMKilled")),
+        "{}",
+        cluster::describe(&pod)
+    );
+    Ok(())
+}
+
+fn unknown_runtime_handler_keeps_the_pod_pending(space: &Space<'_>) -> Result<()> {
+    let class = json!({
+        "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
+        "metadata": { "name": "nonesuch" }, "handler": "nonesuch",
+    });
+    space.apply(&class)?;
+    space.apply(
+        &pod("odd")
+            .set("runtimeClassName", "nonesuch")
+            .with(testapp("main", "serve"))
+            .manifest(),
+    )?;
+    let told = space.until_event("odd", &["FailedCreatePodSandBox", "nonesuch", "runc"], 20);
+    let phase = cluster::phase(&space.pod("odd")?).to_owned();
+    space.kubectl("delete pod odd --now")?;
+    space.kubectl("delete runtimeclass nonesuch")?;
+    told?;
+    ensure!(phase == "Pending", "the pod is {phase}");
+    Ok(())
+}
+
+fn host_network_pod_has_the_nodes_address(space: &Space<'_>) -> Result<()> {
+    let node = space.lab()?.node("n1");
+    let host = pod("host")
+        .on("n1")
+        .set("hostNetwork", true)
+        .with(testapp("main", "serve 18080 node"));
+    space.apply(&host.manifest())?;
+    space.apply(
+        &pod("client")
+            .on("n2")
+            .with(shell("main", "sleep 1000"))
+            .manifest(),
+    )?;
+    let pod = space.until_ready("host")?;
+    ensure!(
+        cluster::ip(&pod) == node.address(),
+        "{}",
+        cluster::describe(&pod)
+    );
+    space.until_ready("client")?;
+    let text = space.kubectl(&format!(
+        "exec client -- wget -qO- http://{}:18080/",
+        node.address()
+    ))?;
+    ensure!(text == "node\n", "the node's port answers {text:?}");
+    Ok(())
+}
+
+fn limits_are_in_the_cgroup(space: &Space<'_>) -> Result<()> {
+    let held = shell("main", "sleep 1000").limits("48Mi", "250m");
+    space.apply(&pod("held").on("n1").with(held).manifest())?;
+    let pod = space.until_ready("held")?;
+    let id = cluster::container_id(&pod, "main")
+        .rsplit('/')
+        .next()
+        .context("no container id")?
+        .to_owned();
+    let node = space.lab()?.node("n1");
+    let cgroups: Vec<_> = node
+        .cgroups()
+        .iter()
+        .flat_map(|c| hanok_e2e::lab::Node::cgroup_tree(c))
+        .collect();
+    let value = |file: &str| {
+        let of_container = cgroups
+            .iter()
+            .filter(|dir| dir.ends_with(&id))
+            .map(|dir| dir.join(file));
+        of_container
+            .filter_map(|f| std::fs::read_to_string(f).ok())
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    };
+    let memory = [value("memory.limit_in_bytes"), value("memory.max")].concat();
+    ensure!(
+        memory == (48 << 20).to_string(),
+        "memory limit {memory:?} in {cgroups:#?}"
+    );
+    let cpu = [value("cpu.cfs_quota_us"), value("cpu.max")].concat();
+    ensure!(cpu == "25000" || cpu == "25000 100000", "cpu limit {cpu:?}");
+    Ok(())
+}

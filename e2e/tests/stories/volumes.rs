@@ -1,0 +1,159 @@
+//! What reaches a container from its pod and from other objects: environment, volumes, the token.
+
+use anyhow::{Result, ensure};
+use hanok_e2e::cluster::{self, Space};
+use hanok_e2e::manifest::{pod, shell};
+use hanok_e2e::runner::Story;
+use hanok_e2e::stories;
+use serde_json::json;
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![
+        Cluster:
+        environment_is_plain_expanded_and_of_the_downward_api,
+        config_map_and_secret_are_files_and_variables,
+        pod_waits_for_its_config_map,
+        empty_dir_is_shared_by_the_containers_and_gone_with_the_pod;
+        Lab:
+        pod_calls_the_api_server_with_its_token,
+    ]
+}
+
+fn environment_is_plain_expanded_and_of_the_downward_api(space: &Space<'_>) -> Result<()> {
+    let field = |path: &str| json!({ "fieldRef": { "fieldPath": path } });
+    let look =
+        "echo $GREETING; echo $NAME/$SPACE/$NODE/$ACCOUNT; echo $IP; echo $KUBERNETES_SERVICE_HOST";
+    let main = shell("main", look)
+        .env("WHO", "world")
+        .env("GREETING", "hello $(WHO) $$(WHO)")
+        .env_from("NAME", field("metadata.name"))
+        .env_from("SPACE", field("metadata.namespace"))
+        .env_from("NODE", field("spec.nodeName"))
+        .env_from("ACCOUNT", field("spec.serviceAccountName"))
+        .env_from("IP", field("status.podIP"));
+    space.apply(&pod("env").restart("Never").with(main).manifest())?;
+    let pod = space.until_phase("env", "Succeeded")?;
+    let node = pod
+        .spec
+        .as_ref()
+        .and_then(|s| s.node_name.clone())
+        .unwrap_or_default();
+    let log = space.kubectl("logs env")?;
+    let lines: Vec<&str> = log.lines().collect();
+    let place = format!("env/{}/{node}/default", space.name());
+    ensure!(
+        lines.len() == 4 && lines[..2] == ["hello world $(WHO)", place.as_str()],
+        "{lines:?}"
+    );
+    ensure!(lines[2].parse::<std::net::IpAddr>().is_ok(), "{lines:?}");
+    ensure!(lines[3].parse::<std::net::IpAddr>().is_ok(), "{lines:?}");
+    Ok(())
+}
+
+fn config_map_and_secret_are_files_and_variables(space: &Space<'_>) -> Result<()> {
+    space.kubectl("create configmap settings --from-literal=colour=blue --from-literal=size=9")?;
+    space.kubectl("create secret generic keys --from-literal=password=s3cret")?;
+    let look = "cat /settings/colour /keys/password; echo; echo $COLOUR $PASSWORD; touch /keys/x 2>&1 | tail -n 1";
+    let main = shell("main", look)
+        .mount("settings", "/settings")
+        .set(
+            "volumeMounts",
+            json!([
+                { "name": "settings", "mountPath": "/settings" },
+                { "name": "keys", "mountPath": "/keys", "readOnly": true },
+            ]),
+        )
+        .env_from(
+            "COLOUR",
+            json!({ "configMapKeyRef": { "name": "settings", "key": "colour" } }),
+        )
+        .env_from(
+            "PASSWORD",
+            json!({ "secretKeyRef": { "name": "keys", "key": "password" } }),
+        );
+    let pod = pod("reads")
+        .restart("Never")
+        .volume("settings", json!({ "configMap": { "name": "settings" } }))
+        .volume(
+            "keys",
+            json!({ "secret": { "secretName": "keys", "defaultMode": 0o400 } }),
+        )
+        .with(main);
+    space.apply(&pod.manifest())?;
+    space.until_phase("reads", "Succeeded")?;
+    let log = space.kubectl("logs reads")?;
+    let lines: Vec<&str> = log.lines().collect();
+    ensure!(
+        lines.len() == 3 && lines[..2] == ["blues3cret", "blue s3cret"],
+        "{lines:?}"
+    );
+    ensure!(lines[2].contains("Read-only file system"), "{lines:?}");
+    Ok(())
+}
+
+fn pod_waits_for_its_config_map(space: &Space<'_>) -> Result<()> {
+    let late = pod("waits")
+        .volume("late", json!({ "configMap": { "name": "late" } }))
+        .with(shell("main", "cat /late/word; sleep 1000").mount("late", "/late"));
+    space.apply(&late.manifest())?;
+    space.until_event("waits", &["FailedMount", "late"], 20)?;
+    let pod = space.pod("waits")?;
+    ensure!(
+        cluster::waiting(&pod, "main") == "ContainerCreating",
+        "{}",
+        cluster::describe(&pod)
+    );
+    space.kubectl("create configmap late --from-literal=word=come")?;
+    space.until_ready("waits")?;
+    Ok(())
+}
+
+fn empty_dir_is_shared_by_the_containers_and_gone_with_the_pod(space: &Space<'_>) -> Result<()> {
+    let shared = |name: &str, medium: &str| {
+        pod(name)
+            .volume("shared", json!({ "emptyDir": { "medium": medium } }))
+            .with(shell("writes", "echo hi > /shared/word; sleep 1000").mount("shared", "/shared"))
+            .with(shell("reads", "sleep 1000").mount("shared", "/shared"))
+    };
+    for (name, medium) in [("disk", ""), ("memory", "Memory")] {
+        space.apply(&shared(name, medium).manifest())?;
+        space.until_ready(name)?;
+        space.until("the word", 10, || {
+            let word = space.kubectl(&format!("exec {name} -c reads -- cat /shared/word"))?;
+            ensure!(word == "hi\n", "{word:?}");
+            Ok(())
+        })?;
+    }
+    let mounts = space.kubectl("exec memory -c reads -- grep /shared /proc/mounts")?;
+    ensure!(mounts.starts_with("tmpfs"), "{mounts:?}");
+    Ok(())
+}
+
+fn pod_calls_the_api_server_with_its_token(space: &Space<'_>) -> Result<()> {
+    let client = shell("main", "")
+        .set("command", json!(null))
+        .image("agnhost:2");
+    let client = client.set("args", json!(["inclusterclient", "--poll-interval=1"]));
+    space.apply(&pod("client").with(client).manifest())?;
+    space.until_ready("client")?;
+    let user = format!("system:serviceaccount:{}:default", space.name());
+    space.until("an answer from the API server", 20, || {
+        let requests = space.lab()?.audit().requests_of(&user);
+        ensure!(
+            requests.iter().any(|r| r.code == 200),
+            "as {user}: {requests:?}, {}",
+            space.kubectl("logs client")?
+        );
+        Ok(())
+    })?;
+    let mode = space.kubectl_with(
+        "exec client --",
+        &[
+            "sh",
+            "-c",
+            "cd /var/run/secrets/kubernetes.io/serviceaccount && ls",
+        ],
+    )?;
+    ensure!(mode == "ca.crt\nnamespace\ntoken\n", "{mode:?}");
+    Ok(())
+}
