@@ -7,8 +7,9 @@
 //!                             ├─ peer  eth0 172.30.N.13 in hanok-labN-peer  kubelet and containerd
 //!                             └─ host  hanok-labN 172.30.N.254 in the host's namespace, for kubectl
 //! ```
-//! Everything is named after the lab's number, so that labs live side by side, and everything is below one
-//! directory: `target/cluster` for lab 0, `target/cluster-N` for the others.
+//! Everything is named after the lab's number, so that labs live side by side. What lasts is below one
+//! directory, `target/cluster` for lab 0 and `target/cluster-N` for the others; what a node has on a tmpfs is
+//! below `/run/hanok-labN`.
 //!
 //! `down` needs no memory of `up`: it finds what there is by the names, so that a half-made lab and one whose
 //! maker was killed come down as well.
@@ -86,6 +87,11 @@ impl Lab {
     /// Where everything of the lab is.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// What the lab has on a tmpfs, as a node has it: short paths, for sockets, that die with the boot.
+    pub fn run_dir(&self) -> PathBuf {
+        Path::new("/run").join(self.prefix())
     }
 
     /// Its processes.

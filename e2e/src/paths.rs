@@ -37,6 +37,19 @@ pub fn hanok() -> Result<PathBuf> {
     }
 }
 
+/// Debian's image registry: installed, or unpacked by `e2e/install.sh`.
+///
+/// # Errors
+/// When it is not there.
+pub fn registry() -> Result<PathBuf> {
+    let installed = PathBuf::from("/usr/bin/docker-registry");
+    if installed.exists() {
+        Ok(installed)
+    } else {
+        go_program("docker-registry")
+    }
+}
+
 /// The static program that most story images hold.
 ///
 /// # Errors

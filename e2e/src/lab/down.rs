@@ -36,13 +36,17 @@ pub(super) fn down(lab: &Lab) -> Result<()> {
             note(remove_cgroup(&group));
         }
     }
-    note(unmount_below(lab.dir()));
+    for dir in [lab.dir(), &lab.run_dir()] {
+        note(unmount_below(dir));
+    }
     for netns in network::namespaces(&format!("{}-", lab.prefix())) {
         note(network::remove_namespace(&netns));
     }
     note(network::remove_host_link(&lab.prefix()));
     note(keep_logs(lab));
-    note(remove_unmounted(lab.dir()));
+    for dir in [lab.dir(), &lab.run_dir()] {
+        note(remove_unmounted(dir));
+    }
     match errors.as_slice() {
         [] => Ok(()),
         errors => bail!(

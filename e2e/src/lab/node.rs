@@ -50,6 +50,11 @@ impl Node {
         self.lab.dir().join(&self.name)
     }
 
+    /// Its part of the tmpfs.
+    pub fn run_dir(&self) -> PathBuf {
+        self.lab.run_dir().join(&self.name)
+    }
+
     /// The agent's process, when it runs.
     pub fn agent(&self) -> Option<Process> {
         self.lab.processes().running(&self.record())
@@ -72,8 +77,8 @@ impl Node {
             self.name
         );
         cgroup::remember(&self.lab)?;
-        for sub in ["", "cni", "run", "netns"] {
-            fs::create_dir_all(self.dir().join(sub))?;
+        for dir in [self.dir().join("cni"), self.run_dir()] {
+            fs::create_dir_all(dir)?;
         }
         fs::write(self.dir().join("config.yaml"), self.configuration())?;
         self.lab.processes().spawn(&Spawn {
@@ -147,39 +152,43 @@ impl Node {
             .collect()
     }
 
-    /// Mount points below the node's directory.
+    /// Mount points below the node's directories.
     pub fn mounts(&self) -> Vec<String> {
-        down::mounts_below(&self.dir())
+        [self.dir(), self.run_dir()]
+            .iter()
+            .flat_map(|dir| down::mounts_below(dir))
+            .collect()
     }
 
     /// Directories in which every entry belongs to a pod, with a word for what the entries are.
     pub fn pod_directories(&self) -> Vec<(&'static str, PathBuf)> {
-        let dir = self.dir();
+        let (dir, run) = (self.dir(), self.run_dir());
         vec![
-            ("network namespace", dir.join("netns")),
-            ("sandbox", dir.join("run/sandboxes")),
-            ("container", dir.join("run/containers")),
-            ("volumes", dir.join("lib/pods")),
+            ("network namespace", run.join("netns")),
+            ("sandbox", run.join("run/sandboxes")),
+            ("container", run.join("run/containers")),
+            ("volumes", dir.join("state/pods")),
             ("logs", dir.join("pod-logs")),
+            ("log link", dir.join("container-logs")),
         ]
     }
 
     /// The flags of its agent.
     pub fn flags(&self) -> Vec<String> {
         let dir = |sub: &str| self.dir().join(sub).display().to_string();
+        let run = |sub: &str| self.run_dir().join(sub).display().to_string();
+        let kubeconfig = self.lab.kubeconfig(&format!("node-{}", self.name));
         let flags = [
-            (
-                "kubeconfig",
-                self.lab
-                    .kubeconfig(&format!("node-{}", self.name))
-                    .display()
-                    .to_string(),
-            ),
+            ("kubeconfig", kubeconfig.display().to_string()),
             ("config", dir("config.yaml")),
             ("hostname-override", self.name.clone()),
             ("node-ip", self.address()),
-            ("root-dir", dir("lib")),
-            ("cert-dir", dir("pki")),
+            ("state-dir", dir("state")),
+            ("run-dir", run("run")),
+            ("netns-dir", run("netns")),
+            ("containers-log-dir", dir("container-logs")),
+            ("cni-conf-dir", dir("cni")),
+            ("bridge-name", "hanok0".to_owned()),
         ];
         std::iter::once("agent".to_owned())
             .chain(flags.into_iter().map(|(k, v)| format!("--{k}={v}")))
@@ -197,6 +206,7 @@ impl Node {
                 "x509": { "clientCAFile": self.lab.pki().join("ca.crt") },
             },
             "authorization": { "mode": "Webhook" },
+            "cgroupRoot": self.netns(),
             "failSwapOn": false,
             "maxPods": 250,
             "podLogsDir": self.dir().join("pod-logs"),

@@ -1,12 +1,12 @@
 //! The lab's image registry: Debian's `docker-registry`, over plain HTTP, in the control plane's namespace.
 
 use std::fs;
-use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use rustix::process::Signal;
 
 use super::Lab;
+use crate::paths;
 use crate::process::Spawn;
 
 const NAME: &str = "registry";
@@ -29,7 +29,7 @@ pub(super) fn start(lab: &Lab) -> Result<()> {
     lab.processes().spawn(&Spawn {
         name: NAME,
         netns: Some(&lab.netns("cp")),
-        program: PathBuf::from("/usr/bin/docker-registry"),
+        program: paths::registry()?,
         args: vec!["serve".into(), config.display().to_string()],
         env: vec![("OTEL_TRACES_EXPORTER".into(), "none".into())],
     })?;

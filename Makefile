@@ -1,0 +1,61 @@
+# Every target is the same lines as CI runs. `make demo` and `make test` begin from a bare Debian with Rust and Go.
+SHELL := /bin/bash
+CARGO ?= cargo
+LAB := $(CARGO) run --locked --quiet --package hanok-e2e --bin hanok-lab --
+CONTROL_PLANE := etcd kube-apiserver kube-controller-manager kube-scheduler kubectl agnhost
+PEER_NODE := kubelet containerd containerd-shim-runc-v2 ctr
+
+.PHONY: build demo test lint unit stories cluster-up cluster-down cluster-status cluster-programs bench
+
+# The release build of hanok, with the static hanok-shim and hanok-pause beside it, in target/release.
+build:
+	e2e/install.sh build
+	$(CARGO) build --locked --release --package hanok-agent
+	runtime/build-static.sh
+
+# A pod by `hanok run`, without any cluster.
+demo:
+	deploy/demo.sh
+
+# Everything that CI runs; ends with the counts of passed and failed tests.
+test:
+	e2e/test.sh
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- --deny warnings
+
+unit:
+	e2e/install.sh build test
+	$(CARGO) test --locked --no-fail-fast --workspace --exclude hanok-e2e
+	$(CARGO) test --locked --no-fail-fast --package hanok-e2e --lib --bins
+
+# The stories on a lab of their own; with KUBECONFIG set, those that need no lab, on that cluster.
+# STORIES="oom kill" tells those whose names hold one of these words.
+stories: build cluster-programs
+	$(CARGO) test --locked --package hanok-e2e --test stories -- $(STORIES)
+
+# A control plane and two nodes in network namespaces, to play with; kubeconfigs in target/cluster.
+cluster-up: build cluster-programs
+	$(LAB) up
+
+cluster-down:
+	$(LAB) down
+
+cluster-status:
+	$(LAB) status
+
+cluster-programs:
+	e2e/install.sh test
+	e2e/controlplane/build.sh target/bin $(CONTROL_PLANE)
+	e2e/testapp/build.sh
+
+# The figures, each beside what it is compared to; PEER=kubelet measures a kubelet node in the same run.
+bench: build cluster-programs
+ifeq ($(PEER),kubelet)
+	e2e/install.sh peer
+	e2e/controlplane/build.sh target/bin $(PEER_NODE)
+	$(LAB) bench --peer
+else
+	$(LAB) bench
+endif
