@@ -13,5 +13,6 @@ pub mod cmd;
 pub mod config;
 pub mod env;
 pub mod flags;
+pub mod pod;
 pub mod quantity;
 pub mod sinks;

@@ -1,0 +1,23 @@
+//! The pod core: from desired pods and what the runtime has, to containers that run and a status that says so.
+//!
+//! ```text
+//! PodUpdate ─► workers (one owner of the set) ─► worker (one task per pod UID, latest wins)
+//!     worker: desired + Observation + clock ─► actions::plan (pure) ─► sync (acts on the runtime)
+//!     worker: desired + Observation + Facts ─► status::build (pure) ─► StatusSink
+//! ```
+//! Doorbells (runtime, objects, timers, finished operations) only wake a worker; it looks for itself.
+//! Everything a worker must not forget is in the runtime's records (labels, annotations) or in the pod's
+//! status, so that a new agent goes on where a killed one was.
+
+pub mod actions;
+pub mod back_off;
+pub mod labels;
+pub mod observation;
+pub mod probe;
+pub mod resources;
+pub mod spec;
+
+pub mod stop_order;
+
+#[cfg(test)]
+mod sample;

@@ -1,0 +1,233 @@
+//! One look at a pod: the runtime's records, and what the last status knows beyond them.
+
+use std::collections::BTreeMap;
+
+use hanok_runtime::api::{self, ContainerState, PodSandbox, PodView, SandboxState};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
+
+use super::spec::Exit;
+
+/// The exit code of a container whose record is lost.
+pub const LOST_EXIT_CODE: i32 = 137;
+/// The reason of a container whose record is lost.
+pub const LOST_REASON: &str = "ContainerStatusUnknown";
+
+/// What the planner and the status builder look at.
+#[derive(Debug, Clone, Default)]
+pub struct Observation {
+    view: PodView,
+    lost: BTreeMap<String, Lost>,
+}
+
+/// A container that the last status knows and the runtime does not: the machine was rebooted, or somebody
+/// removed the record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Lost {
+    /// How it ended, as far as anybody knows.
+    pub exit: Exit,
+    /// Its restart count then.
+    pub attempt: u32,
+}
+
+impl Observation {
+    /// Joins a look at the runtime with the pod's last status.
+    pub fn new(mut view: PodView, last: Option<&PodStatus>) -> Self {
+        view.sandboxes
+            .sort_by_key(|sandbox| std::cmp::Reverse((sandbox.config.attempt, sandbox.created_at)));
+        view.containers
+            .sort_by_key(|record| std::cmp::Reverse((record.config.attempt, record.created_at)));
+        let statuses = last.into_iter().flat_map(|status| {
+            let init = status.init_container_statuses.iter().flatten();
+            let app = status.container_statuses.iter().flatten();
+            init.chain(app)
+                .chain(status.ephemeral_container_statuses.iter().flatten())
+        });
+        let lost = statuses
+            .filter(|status| {
+                view.containers
+                    .iter()
+                    .all(|record| record.config.name != status.name)
+            })
+            .filter_map(|status| lost(status).map(|lost| (status.name.clone(), lost)))
+            .collect();
+        Self { view, lost }
+    }
+
+    /// The pod's newest sandbox.
+    pub fn newest_sandbox(&self) -> Option<&PodSandbox> {
+        self.view.sandboxes.first()
+    }
+
+    /// Every sandbox, newest first.
+    pub fn sandboxes(&self) -> &[PodSandbox] {
+        &self.view.sandboxes
+    }
+
+    /// The newest sandbox if it can run containers.
+    pub fn ready_sandbox(&self) -> Option<&PodSandbox> {
+        self.newest_sandbox()
+            .filter(|sandbox| sandbox.state == SandboxState::Ready)
+    }
+
+    /// Every record, newest first.
+    pub fn records(&self) -> &[api::Container] {
+        &self.view.containers
+    }
+
+    /// The records of one container, newest first.
+    pub fn records_of<'a, 'n>(
+        &'a self,
+        name: &'n str,
+    ) -> impl Iterator<Item = &'a api::Container> + use<'a, 'n> {
+        self.view
+            .containers
+            .iter()
+            .filter(move |record| record.config.name == name)
+    }
+
+    /// The newest record of one container, in whichever sandbox.
+    pub fn newest(&self, name: &str) -> Option<&api::Container> {
+        self.view
+            .containers
+            .iter()
+            .find(|record| record.config.name == name)
+    }
+
+    /// The newest record of one container in the newest sandbox.
+    pub fn current(&self, name: &str) -> Option<&api::Container> {
+        let sandbox = self.newest_sandbox()?;
+        self.records_of(name)
+            .find(|record| record.sandbox == sandbox.id)
+    }
+
+    /// Containers whose process runs, or may run.
+    pub fn alive(&self) -> impl Iterator<Item = &api::Container> {
+        self.view.containers.iter().filter(|record| {
+            matches!(
+                record.state,
+                ContainerState::Running | ContainerState::Unknown
+            )
+        })
+    }
+
+    /// Whether a process of the pod's containers runs.
+    pub fn any_running(&self) -> bool {
+        self.view
+            .containers
+            .iter()
+            .any(|record| record.state == ContainerState::Running)
+    }
+
+    /// What is known of a container without a record.
+    pub fn lost(&self, name: &str) -> Option<&Lost> {
+        self.lost.get(name)
+    }
+
+    /// How the container last ended; none when it never ran, or runs.
+    pub fn last_exit(&self, name: &str) -> Option<Exit> {
+        match self.newest(name) {
+            Some(record) => exit(record),
+            None => self.lost(name).map(|lost| lost.exit.clone()),
+        }
+    }
+
+    /// The restart count of the container's next run.
+    pub fn next_attempt(&self, name: &str) -> u32 {
+        match (self.newest(name), self.lost(name)) {
+            // Nothing of a created container has run: the same attempt is made again.
+            (Some(record), _) if record.state == ContainerState::Created => record.config.attempt,
+            (Some(record), _) => record.config.attempt.saturating_add(1),
+            (None, Some(lost)) => lost.attempt.saturating_add(1),
+            (None, None) => 0,
+        }
+    }
+}
+
+/// How an ended record ended.
+pub fn exit(record: &api::Container) -> Option<Exit> {
+    match record.state {
+        ContainerState::Exited => Some(Exit {
+            code: record.exit_code,
+            reason: record.reason.clone(),
+        }),
+        ContainerState::Unknown => Some(Exit {
+            code: 255,
+            reason: "Unknown".to_owned(),
+        }),
+        ContainerState::Created | ContainerState::Running => None,
+    }
+}
+
+/// A time of the runtime as the API has it.
+pub fn timestamp(time: std::time::SystemTime) -> Timestamp {
+    Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+/// What the last status says of a container without a record; none when it never ran.
+fn lost(status: &ContainerStatus) -> Option<Lost> {
+    let state = status.state.as_ref();
+    let last = status.last_state.as_ref();
+    let terminated = state
+        .and_then(|state| state.terminated.as_ref())
+        .or_else(|| last.and_then(|last| last.terminated.as_ref()));
+    let running = state.is_some_and(|state| state.running.is_some());
+    let exit = match terminated {
+        _ if running => Exit {
+            code: LOST_EXIT_CODE,
+            reason: LOST_REASON.to_owned(),
+        },
+        Some(ended) => Exit {
+            code: ended.exit_code,
+            reason: ended.reason.clone().unwrap_or_default(),
+        },
+        None => return None,
+    };
+    Some(Lost {
+        exit,
+        attempt: u32::try_from(status.restart_count).unwrap_or(0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::sample;
+
+    #[test]
+    fn a_container_only_the_status_knows_counts_as_ended() {
+        let last: PodStatus = serde_json::from_value(serde_json::json!({"containerStatuses": [
+            {"name": "ran", "ready": true, "restartCount": 2, "image": "", "imageID": "",
+             "state": {"running": {}}},
+            {"name": "done", "ready": false, "restartCount": 0, "image": "", "imageID": "",
+             "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
+            {"name": "never", "ready": false, "restartCount": 0, "image": "", "imageID": "",
+             "state": {"waiting": {"reason": "ContainerCreating"}}},
+        ]}))
+        .expect("a status");
+        let seen = Observation::new(PodView::default(), Some(&last));
+        assert_eq!(
+            seen.last_exit("ran").map(|exit| exit.code),
+            Some(LOST_EXIT_CODE)
+        );
+        assert_eq!(seen.next_attempt("ran"), 3);
+        assert_eq!(seen.last_exit("done").map(|exit| exit.code), Some(0));
+        assert_eq!(seen.last_exit("never"), None);
+        assert_eq!(seen.next_attempt("never"), 0);
+    }
+
+    #[test]
+    fn a_record_is_believed_before_the_status() {
+        let pod = sample::pod("Always", &[], &["c"]);
+        let last: PodStatus = serde_json::from_value(serde_json::json!({"containerStatuses": [
+            {"name": "c", "ready": true, "restartCount": 7, "image": "", "imageID": "",
+             "state": {"running": {}}}]}))
+        .expect("a status");
+        let seen = Observation::new(
+            sample::view(vec![sample::exited(&pod, "c", 1, 4, 9)]),
+            Some(&last),
+        );
+        assert_eq!(seen.last_exit("c").map(|exit| exit.code), Some(4));
+        assert_eq!(seen.next_attempt("c"), 2);
+    }
+}
