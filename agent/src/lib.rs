@@ -9,10 +9,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod cmd;
 pub mod config;
 pub mod env;
 pub mod flags;
+pub mod objects;
 pub mod pod;
 pub mod quantity;
 pub mod sinks;

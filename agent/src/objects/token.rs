@@ -1,0 +1,146 @@
+//! Tokens of pods' service accounts: bound to the pod, kept until 80 % of their life is over.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hanok_runtime::api::PodUid;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::authentication::v1 as auth;
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::Api;
+use kube::api::PostParams;
+
+use crate::client::{ApiServer, Failure, failure, message};
+use crate::sinks::{ObjectError, Token, TokenRequest};
+
+/// A token is renewed after a day even when it lives longer.
+const LONGEST_USE: SignedDuration = SignedDuration::from_hours(24);
+
+/// Which token.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    pod: PodUid,
+    audience: String,
+    seconds: i64,
+}
+
+/// A token and when to renew it.
+#[derive(Debug, Clone)]
+struct Kept {
+    token: Token,
+    renew_at: Timestamp,
+}
+
+/// Tokens by pod and audience. Callers that ask at once for the same one share one request.
+#[derive(Debug)]
+pub(super) struct Tokens {
+    server: ApiServer,
+    kept: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<Option<Kept>>>>>,
+}
+
+impl Tokens {
+    pub(super) fn new(server: ApiServer) -> Self {
+        Self {
+            server,
+            kept: Mutex::default(),
+        }
+    }
+
+    /// A valid token. One that should be renewed and cannot be is given out for as long as it is valid.
+    pub(super) async fn get(&self, request: &TokenRequest) -> Result<Token, ObjectError> {
+        let key = Key {
+            pod: PodUid(request.pod.metadata.uid.clone().unwrap_or_default()),
+            audience: request.audience.clone(),
+            seconds: request.expiration_seconds,
+        };
+        let slot = {
+            let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            all.entry(key).or_default().clone()
+        };
+        let mut kept = slot.lock().await;
+        let now = Timestamp::now();
+        if let Some(kept) = kept.as_ref().filter(|kept| now < kept.renew_at) {
+            return Ok(kept.token.clone());
+        }
+        match self.ask(request, now).await {
+            Ok(fresh) => Ok(kept.insert(fresh).token.clone()),
+            Err(error) => {
+                let old = kept.as_ref().map(|kept| kept.token.clone());
+                old.filter(|token| now < token.expires_at).ok_or(error)
+            }
+        }
+    }
+
+    /// Asks the API server for a token.
+    async fn ask(&self, request: &TokenRequest, now: Timestamp) -> Result<Kept, ObjectError> {
+        let pod = &request.pod;
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let account = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.service_account_name.as_deref());
+        let account = account.filter(|name| !name.is_empty()).unwrap_or("default");
+        let api: Api<ServiceAccount> = Api::namespaced(self.server.requests.clone(), namespace);
+        let body = auth::TokenRequest {
+            spec: Some(auth::TokenRequestSpec {
+                audiences: (!request.audience.is_empty()).then(|| vec![request.audience.clone()]),
+                bound_object_ref: Some(auth::BoundObjectReference {
+                    api_version: Some("v1".into()),
+                    kind: Some("Pod".into()),
+                    name: pod.metadata.name.clone(),
+                    uid: pod.metadata.uid.clone(),
+                }),
+                expiration_seconds: Some(request.expiration_seconds),
+                ..auth::TokenRequestSpec::default()
+            }),
+            ..auth::TokenRequest::default()
+        };
+        let answer = api
+            .create_token_request(account, &PostParams::default(), &body)
+            .await;
+        let answer = answer.map_err(|error| match failure(&error) {
+            Failure::NotFound => ObjectError::NotFound {
+                kind: "serviceaccount",
+                name: account.to_owned(),
+            },
+            _ => ObjectError::Other(format!("failed to fetch token: {}", message(&error))),
+        })?;
+        let (token, expires_at) = answer
+            .status
+            .and_then(|status| Some((status.token?, status.expiration_timestamp?.0)))
+            .ok_or_else(|| {
+                ObjectError::Other("failed to fetch token: the server's answer holds none".into())
+            })?;
+        Ok(Kept {
+            renew_at: renewal(now, expires_at),
+            token: Token { token, expires_at },
+        })
+    }
+
+    /// Forgets the pod's tokens.
+    pub(super) fn forget(&self, pod: &PodUid) {
+        let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|key, _| key.pod != *pod);
+    }
+}
+
+/// After 80 % of the token's life, and after a day at the latest.
+fn renewal(now: Timestamp, expires_at: Timestamp) -> Timestamp {
+    let life = expires_at.duration_since(now);
+    let wait = (life / 5 * 4).min(LONGEST_USE).max(SignedDuration::ZERO);
+    now.checked_add(wait).unwrap_or(expires_at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_renewed_at_four_fifths_of_its_life_and_after_a_day_at_the_latest() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        for (life, wait) in [(3600, 2880), (600, 480), (10 * 86_400, 86_400), (-5, 0)] {
+            let at = renewal(now, now + SignedDuration::from_secs(life));
+            assert_eq!(at, now + SignedDuration::from_secs(wait), "{life}");
+        }
+    }
+}
