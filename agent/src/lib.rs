@@ -17,4 +17,5 @@ pub mod flags;
 pub mod objects;
 pub mod pod;
 pub mod quantity;
+pub mod server;
 pub mod sinks;
