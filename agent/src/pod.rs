@@ -16,6 +16,7 @@ pub mod observation;
 pub mod probe;
 pub mod resources;
 pub mod spec;
+pub mod status;
 
 pub mod stop_order;
 

@@ -1,0 +1,175 @@
+//! Works out a pod's status from what was observed. Pure.
+//!
+//! ```text
+//! Observation + Facts + probes ─► container statuses ─► phase ─► conditions ─► PodStatus
+//! ```
+//! Nothing is claimed that was not observed, and what others own in the status (their conditions, claims) is
+//! carried over from the last one.
+
+mod conditions;
+mod container;
+mod phase;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hanok_runtime::api::ContainerId;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerStatus, HostIP, Pod, PodIP, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::actions::CrashLoop;
+use super::observation::Observation;
+use super::probe::ProbeResults;
+use super::{resources, spec};
+
+/// Why a container waits: the reason and the message of its status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// A container-status reason, e.g. `ErrImagePull`.
+    pub reason: String,
+    /// Details.
+    pub message: String,
+}
+
+/// Why the node has failed the whole pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// A pod reason, e.g. `DeadlineExceeded`.
+    pub reason: String,
+    /// Details.
+    pub message: String,
+}
+
+/// How far the end of a pod is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Ending {
+    /// It is to run.
+    #[default]
+    No,
+    /// Its containers are being stopped; none is restarted.
+    Stopping,
+    /// All of them have ended.
+    Ended,
+}
+
+/// What only the pod's worker knows.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    /// The node's addresses, primary first.
+    pub host_ips: Vec<String>,
+    /// When the node first saw the pod.
+    pub start_time: Timestamp,
+    /// Why containers could not be started, by name.
+    pub waiting: BTreeMap<String, Waiting>,
+    /// Containers in CrashLoopBackOff.
+    pub crash_loops: Vec<CrashLoop>,
+    /// Containers being started.
+    pub starting: BTreeSet<String>,
+    /// Why the node has failed the pod.
+    pub failure: Option<Failure>,
+    /// How far the end is.
+    pub ending: Ending,
+    /// Termination messages of ended containers.
+    pub messages: BTreeMap<ContainerId, String>,
+}
+
+/// What a status is made from.
+#[derive(Debug, Clone, Copy)]
+pub struct Inputs<'a> {
+    /// The pod as it is desired.
+    pub pod: &'a Pod,
+    /// What there is of it.
+    pub seen: &'a Observation,
+    /// What the worker knows beside.
+    pub facts: &'a Facts,
+    /// What probes say.
+    pub probes: &'a ProbeResults,
+    /// The last status: this node's own, or the one that the pod came with.
+    pub last: Option<&'a PodStatus>,
+    /// The time of changes.
+    pub now: Timestamp,
+}
+
+/// Works out the status.
+pub fn build(inputs: &Inputs<'_>) -> PodStatus {
+    let pod = inputs.pod;
+    let statuses = container::Statuses::build(inputs);
+    let phase = phase::phase(inputs, &statuses);
+    let failure = inputs.facts.failure.as_ref();
+    let kept = inputs.last.cloned().unwrap_or_default();
+    let ips = pod_ips(inputs);
+    PodStatus {
+        conditions: Some(conditions::conditions(inputs, &statuses, phase)),
+        pod_ip: ips.first().cloned(),
+        pod_ips: some(ips.into_iter().map(|ip| PodIP { ip }).collect()),
+        host_ip: inputs.facts.host_ips.first().cloned(),
+        host_ips: some(
+            inputs
+                .facts
+                .host_ips
+                .iter()
+                .map(|ip| HostIP { ip: ip.clone() })
+                .collect(),
+        ),
+        init_container_statuses: some(statuses.init),
+        container_statuses: some(statuses.app),
+        ephemeral_container_statuses: some(statuses.ephemeral),
+        phase: Some(phase.to_owned()),
+        reason: failure
+            .map(|failure| failure.reason.clone())
+            .or(kept.reason.clone()),
+        message: failure
+            .map(|failure| failure.message.clone())
+            .or(kept.message.clone()),
+        qos_class: Some(resources::qos_class(pod).as_str().to_owned()),
+        start_time: kept
+            .start_time
+            .clone()
+            .or(Some(Time(inputs.facts.start_time))),
+        observed_generation: pod.metadata.generation,
+        ..kept
+    }
+}
+
+/// The pod's addresses, at most one of each family. A pod without a sandbox keeps the last ones.
+fn pod_ips(inputs: &Inputs<'_>) -> Vec<String> {
+    if spec::host_network(inputs.pod) {
+        return inputs.facts.host_ips.clone();
+    }
+    let observed = inputs
+        .seen
+        .ready_sandbox()
+        .map(|sandbox| sandbox.ips.as_slice());
+    let observed = observed.unwrap_or_default();
+    if observed.is_empty() {
+        let last = inputs.last.and_then(|last| last.pod_ips.as_ref());
+        return last.into_iter().flatten().map(|ip| ip.ip.clone()).collect();
+    }
+    let prefers_v6 = inputs.facts.host_ips.first().is_some_and(|ip| is_v6(ip));
+    let first = observed.iter().find(|ip| is_v6(ip) == prefers_v6);
+    let second = observed.iter().find(|ip| is_v6(ip) != prefers_v6);
+    first.into_iter().chain(second).cloned().collect()
+}
+
+/// Whether an address is of IPv6.
+fn is_v6(ip: &str) -> bool {
+    ip.contains(':')
+}
+
+/// A list that is absent when it is empty.
+fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
+    (!list.is_empty()).then_some(list)
+}
+
+/// The status of that name in any of the lists.
+fn status_of<'a>(status: Option<&'a PodStatus>, name: &str) -> Option<&'a ContainerStatus> {
+    let status = status?;
+    let init = status.init_container_statuses.iter().flatten();
+    let app = status.container_statuses.iter().flatten();
+    let ephemeral = status.ephemeral_container_statuses.iter().flatten();
+    init.chain(app)
+        .chain(ephemeral)
+        .find(|status| status.name == name)
+}

@@ -1,0 +1,189 @@
+//! The conditions that the node owns; others' are carried over.
+
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::Inputs;
+use super::container::{Statuses, is_initialized};
+use crate::pod::spec::{self, ContainerKind};
+
+/// The types that this module writes.
+const OWNED: [&str; 5] = [
+    "PodReadyToStartContainers",
+    "Initialized",
+    "Ready",
+    "ContainersReady",
+    "PodScheduled",
+];
+
+/// A condition's answer with its reason and message; both may be empty.
+struct Answer {
+    holds: bool,
+    reason: &'static str,
+    message: String,
+}
+
+impl Answer {
+    fn yes(reason: &'static str) -> Self {
+        Self {
+            holds: true,
+            reason,
+            message: String::new(),
+        }
+    }
+
+    fn no(reason: &'static str, message: String) -> Self {
+        Self {
+            holds: false,
+            reason,
+            message,
+        }
+    }
+}
+
+/// Every condition of the pod: the node's own, then those of others as they were.
+pub(super) fn conditions(
+    inputs: &Inputs<'_>,
+    statuses: &Statuses,
+    phase: &str,
+) -> Vec<PodCondition> {
+    let containers = containers_ready(inputs, statuses, phase);
+    let ready = ready(inputs, &containers);
+    let answers = [
+        ("PodReadyToStartContainers", ready_to_start(inputs)),
+        ("Initialized", initialized(inputs, statuses, phase)),
+        ("Ready", ready),
+        ("ContainersReady", containers),
+        ("PodScheduled", Answer::yes("")),
+    ];
+    let own = answers
+        .into_iter()
+        .map(|(type_, answer)| condition(inputs, type_, answer));
+    let last = inputs.last.and_then(|last| last.conditions.as_ref());
+    let others = last
+        .into_iter()
+        .flatten()
+        .filter(|other| !OWNED.contains(&other.type_.as_str()));
+    own.chain(others.cloned()).collect()
+}
+
+/// One condition; its time changes only with its answer.
+fn condition(inputs: &Inputs<'_>, type_: &str, answer: Answer) -> PodCondition {
+    let status = if answer.holds { "True" } else { "False" };
+    let last = inputs.last.and_then(|last| last.conditions.as_ref());
+    let last = last
+        .into_iter()
+        .flatten()
+        .find(|last| last.type_ == type_ && last.status == status);
+    let since = last.and_then(|last| last.last_transition_time.clone());
+    PodCondition {
+        type_: type_.to_owned(),
+        status: status.to_owned(),
+        reason: some(answer.reason.to_owned()),
+        message: some(answer.message),
+        last_transition_time: since.or(Some(Time(inputs.now))),
+        observed_generation: inputs.pod.metadata.generation,
+        last_probe_time: last.and_then(|last| last.last_probe_time.clone()),
+    }
+}
+
+/// A sandbox with an address exists.
+fn ready_to_start(inputs: &Inputs<'_>) -> Answer {
+    let says = |message: &str| Answer::no("", message.to_owned());
+    match inputs.seen.ready_sandbox() {
+        None => says("no pod sandbox exists"),
+        Some(sandbox) if sandbox.ips.is_empty() && !spec::host_network(inputs.pod) => {
+            says("pod sandbox has no IP address")
+        }
+        Some(_) => Answer::yes(""),
+    }
+}
+
+/// Init containers are done. Once an app container has started it stays so.
+fn initialized(inputs: &Inputs<'_>, statuses: &Statuses, phase: &str) -> Answer {
+    if phase == "Succeeded" {
+        return Answer::yes("PodCompleted");
+    }
+    if is_initialized(inputs) {
+        return Answer::yes("");
+    }
+    let pairs = spec::init_containers(inputs.pod).iter().zip(&statuses.init);
+    let incomplete: Vec<_> = pairs
+        .filter(|(container, status)| match spec::init_kind(container) {
+            ContainerKind::Sidecar => status.started != Some(true),
+            _ => !status.ready,
+        })
+        .map(|(container, _)| container.name.as_str())
+        .collect();
+    if incomplete.is_empty() {
+        return Answer::yes("");
+    }
+    let message = format!(
+        "containers with incomplete status: [{}]",
+        incomplete.join(" ")
+    );
+    Answer::no("ContainersNotInitialized", message)
+}
+
+/// Every app container and sidecar is ready.
+fn containers_ready(inputs: &Inputs<'_>, statuses: &Statuses, phase: &str) -> Answer {
+    match phase {
+        "Succeeded" => return Answer::no("PodCompleted", String::new()),
+        "Failed" => return Answer::no("PodFailed", String::new()),
+        _ => {}
+    }
+    let sidecars = spec::init_containers(inputs.pod)
+        .iter()
+        .zip(&statuses.init)
+        .filter(|(container, _)| spec::init_kind(container) == ContainerKind::Sidecar);
+    let apps = spec::app_containers(inputs.pod).iter().zip(&statuses.app);
+    let unready: Vec<&str> = sidecars
+        .chain(apps)
+        .filter(|(_, status): &(&Container, &ContainerStatus)| !status.ready)
+        .map(|(container, _)| container.name.as_str())
+        .collect();
+    if unready.is_empty() {
+        return Answer::yes("");
+    }
+    let message = format!("containers with unready status: [{}]", unready.join(" "));
+    Answer::no("ContainersNotReady", message)
+}
+
+/// The containers are ready, and so is every readiness gate.
+fn ready(inputs: &Inputs<'_>, containers: &Answer) -> Answer {
+    if !containers.holds {
+        return Answer::no(containers.reason, containers.message.clone());
+    }
+    let gates = spec::spec(inputs.pod).and_then(|spec| spec.readiness_gates.as_ref());
+    let last = inputs.last.and_then(|last| last.conditions.as_ref());
+    let closed: Vec<String> = gates
+        .into_iter()
+        .flatten()
+        .filter_map(|gate| {
+            let type_ = &gate.condition_type;
+            match last
+                .into_iter()
+                .flatten()
+                .find(|condition| condition.type_ == *type_)
+            {
+                None => Some(format!(
+                    "corresponding condition of pod readiness gate \"{type_}\" does not exist."
+                )),
+                Some(condition) if condition.status != "True" => Some(format!(
+                    "the status of pod readiness gate \"{type_}\" is not \"True\", but {}",
+                    condition.status
+                )),
+                Some(_) => None,
+            }
+        })
+        .collect();
+    match closed.is_empty() {
+        true => Answer::yes(""),
+        false => Answer::no("ReadinessGatesNotReady", closed.join(", ")),
+    }
+}
+
+/// Text that is absent when it is empty.
+fn some(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}

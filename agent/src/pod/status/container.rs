@@ -1,0 +1,383 @@
+//! Container statuses: waiting, running, terminated; what came before; ready and started.
+
+use hanok_runtime::api::{self, ContainerState as State};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
+    ContainerStateWaiting, ContainerStatus, VolumeMountStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::{Ending, Inputs, Waiting, status_of};
+use crate::pod::back_off::go_duration;
+use crate::pod::observation::{self, LOST_EXIT_CODE, LOST_REASON, timestamp};
+use crate::pod::spec::{self, ContainerKind, Exit};
+
+/// The runtime's name in container ids.
+pub(super) const RUNTIME: &str = "hanok";
+/// The exit code of a container whose end nobody saw.
+const UNKNOWN_EXIT_CODE: i32 = 255;
+
+/// The statuses of all containers, each in its list.
+#[derive(Debug, Default)]
+pub(super) struct Statuses {
+    pub(super) init: Vec<ContainerStatus>,
+    pub(super) app: Vec<ContainerStatus>,
+    pub(super) ephemeral: Vec<ContainerStatus>,
+}
+
+impl Statuses {
+    /// Works out every status.
+    pub(super) fn build(inputs: &Inputs<'_>) -> Self {
+        let pod = inputs.pod;
+        let init = spec::init_containers(pod).iter();
+        let app = spec::app_containers(pod).iter();
+        let ephemeral = spec::ephemeral_containers(pod);
+        Self {
+            init: init
+                .map(|container| status(inputs, spec::init_kind(container), container))
+                .collect(),
+            app: app
+                .map(|container| status(inputs, ContainerKind::App, container))
+                .collect(),
+            ephemeral: ephemeral
+                .iter()
+                .map(|container| status(inputs, ContainerKind::Ephemeral, container))
+                .collect(),
+        }
+    }
+}
+
+/// Works out one status.
+fn status(inputs: &Inputs<'_>, kind: ContainerKind, container: &Container) -> ContainerStatus {
+    let mut records = inputs.seen.records_of(&container.name);
+    let base = ContainerStatus {
+        name: container.name.clone(),
+        image: container.image.clone().unwrap_or_default(),
+        ..ContainerStatus::default()
+    };
+    let mut status = match records.next() {
+        Some(newest) => of_record(inputs, kind, container, newest, records.next(), base),
+        None => without_record(inputs, kind, container, base),
+    };
+    let state = status.state.as_ref();
+    let running = state.is_some_and(|state| state.running.is_some());
+    let succeeded = state
+        .and_then(|state| state.terminated.as_ref())
+        .is_some_and(|ended| ended.exit_code == 0);
+    let newest = inputs
+        .seen
+        .newest(&container.name)
+        .map(|record| &record.id)
+        .filter(|_| running);
+    status.started = match kind {
+        ContainerKind::Ephemeral => None,
+        ContainerKind::Init => Some(running),
+        _ => Some(newest.is_some_and(|id| inputs.probes.started(container, id))),
+    };
+    status.ready = match kind {
+        ContainerKind::Ephemeral => false,
+        ContainerKind::Init => succeeded,
+        _ => newest.is_some_and(|id| inputs.probes.ready(container, id)),
+    };
+    status
+}
+
+/// The status of a container that the runtime knows.
+fn of_record(
+    inputs: &Inputs<'_>,
+    kind: ContainerKind,
+    container: &Container,
+    newest: &api::Container,
+    previous: Option<&api::Container>,
+    base: ContainerStatus,
+) -> ContainerStatus {
+    let old = status_of(inputs.last, &container.name);
+    let ended = terminated(inputs, newest);
+    let hook_runs = inputs.facts.starting.contains(&container.name)
+        && container
+            .lifecycle
+            .as_ref()
+            .is_some_and(|lifecycle| lifecycle.post_start.is_some());
+    let (state, shows_newest) = match (newest.state, ended.as_ref()) {
+        (State::Running, _) if !hook_runs => (running(newest), true),
+        (State::Running | State::Created, _) => (waiting(default_waiting(inputs)), true),
+        (_, Some(ended)) => match restart_waiting(inputs, kind, container, newest) {
+            Some(reason) => (waiting(reason), false),
+            None => (terminated_state(ended.clone()), true),
+        },
+        (_, None) => (waiting(default_waiting(inputs)), true),
+    };
+    let before = match shows_newest {
+        true => previous.and_then(|previous| terminated(inputs, previous)),
+        false => ended,
+    };
+    let before = before.map(terminated_state).or_else(|| {
+        let same = old.filter(|old| old.container_id == Some(container_id(newest)));
+        same.and_then(|old| old.last_state.clone())
+    });
+    ContainerStatus {
+        image: newest.config.image_reference.clone(),
+        image_id: newest.image_ref.clone(),
+        container_id: Some(container_id(newest)),
+        restart_count: i32::try_from(newest.config.attempt).unwrap_or(i32::MAX),
+        state: Some(state),
+        last_state: before,
+        volume_mounts: volume_mounts(container),
+        ..base
+    }
+}
+
+/// Why an ended container waits for its next run; none when its end is what there is to show.
+fn restart_waiting(
+    inputs: &Inputs<'_>,
+    kind: ContainerKind,
+    container: &Container,
+    newest: &api::Container,
+) -> Option<Waiting> {
+    if inputs.facts.ending != Ending::No {
+        return None;
+    }
+    let crash_loops = &inputs.facts.crash_loops;
+    if let Some(crash_loop) = crash_loops
+        .iter()
+        .find(|looping| looping.name == container.name)
+    {
+        let message = format!(
+            "back-off {} restarting failed container={} pod={}",
+            go_duration(crash_loop.delay),
+            container.name,
+            spec::display(inputs.pod)
+        );
+        return Some(Waiting {
+            reason: "CrashLoopBackOff".to_owned(),
+            message,
+        });
+    }
+    if let Some(waiting) = inputs.facts.waiting.get(&container.name) {
+        return Some(waiting.clone());
+    }
+    // In a new sandbox everything that restarts waits for its turn again.
+    let old_sandbox = inputs
+        .seen
+        .newest_sandbox()
+        .is_some_and(|sandbox| sandbox.id != newest.sandbox);
+    let restarts = observation::exit(newest)
+        .is_some_and(|exit| spec::should_restart(inputs.pod, kind, container, &exit));
+    (old_sandbox && restarts).then(|| default_waiting(inputs))
+}
+
+/// The status of a container that the runtime does not know.
+fn without_record(
+    inputs: &Inputs<'_>,
+    kind: ContainerKind,
+    container: &Container,
+    base: ContainerStatus,
+) -> ContainerStatus {
+    let reason = inputs.facts.waiting.get(&container.name).cloned();
+    let reason = reason.unwrap_or_else(|| default_waiting(inputs));
+    let old = status_of(inputs.last, &container.name);
+    let Some((old, ended)) = old.and_then(|old| lost_end(inputs, old).map(|ended| (old, ended)))
+    else {
+        if kind == ContainerKind::Init && is_initialized(inputs) {
+            return ContainerStatus {
+                state: Some(terminated_state(init_presumed_done())),
+                ..base
+            };
+        }
+        return ContainerStatus {
+            state: Some(waiting(reason)),
+            ..base
+        };
+    };
+    let kept = ContainerStatus {
+        image: old.image.clone(),
+        image_id: old.image_id.clone(),
+        container_id: old.container_id.clone(),
+        restart_count: old.restart_count,
+        ..base
+    };
+    let was_running = old
+        .state
+        .as_ref()
+        .is_some_and(|state| state.running.is_some());
+    if kind == ContainerKind::Init && was_running && is_initialized(inputs) {
+        return ContainerStatus {
+            state: Some(terminated_state(init_presumed_done())),
+            ..kept
+        };
+    }
+    let exit = Exit {
+        code: ended.exit_code,
+        reason: ended.reason.clone().unwrap_or_default(),
+    };
+    let restarts = inputs.facts.ending == Ending::No
+        && spec::should_restart(inputs.pod, kind, container, &exit);
+    if restarts {
+        let restart_count = old.restart_count.saturating_add(i32::from(was_running));
+        let last_state = Some(terminated_state(ended));
+        return ContainerStatus {
+            state: Some(waiting(reason)),
+            last_state,
+            restart_count,
+            ..kept
+        };
+    }
+    let last_state = old.last_state.clone();
+    ContainerStatus {
+        state: Some(terminated_state(ended)),
+        last_state,
+        ..kept
+    }
+}
+
+/// How a container without a record ended, by the last status.
+fn lost_end(inputs: &Inputs<'_>, old: &ContainerStatus) -> Option<ContainerStateTerminated> {
+    let state = old.state.as_ref();
+    if let Some(ended) = state.and_then(|state| state.terminated.clone()) {
+        return Some(ended);
+    }
+    if state.is_some_and(|state| state.running.is_some()) {
+        let deleted = inputs.pod.metadata.deletion_timestamp.is_some();
+        let when = if deleted { "deleted" } else { "terminated" };
+        let message = format!(
+            "The container could not be located when the pod was {when}.  The container used to be Running"
+        );
+        return Some(ContainerStateTerminated {
+            exit_code: LOST_EXIT_CODE,
+            reason: Some(LOST_REASON.to_owned()),
+            message: Some(message),
+            container_id: old.container_id.clone(),
+            ..ContainerStateTerminated::default()
+        });
+    }
+    old.last_state
+        .as_ref()
+        .and_then(|last| last.terminated.clone())
+}
+
+/// The end of an init container that must have been, since what comes after it has started.
+fn init_presumed_done() -> ContainerStateTerminated {
+    let message = "Unable to get init container status from container runtime and pod has been \
+                   initialized, treat it as exited normally";
+    ContainerStateTerminated {
+        reason: Some("Completed".to_owned()),
+        message: Some(message.to_owned()),
+        exit_code: 0,
+        ..ContainerStateTerminated::default()
+    }
+}
+
+/// Whether an app container has ever been started.
+pub(super) fn is_initialized(inputs: &Inputs<'_>) -> bool {
+    spec::app_containers(inputs.pod).iter().any(|container| {
+        let mut records = inputs.seen.records_of(&container.name);
+        let old = status_of(inputs.last, &container.name);
+        records.any(|record| record.state != State::Created)
+            || old.is_some_and(|old| old.container_id.is_some())
+    })
+}
+
+/// What a container waits for when nothing went wrong.
+fn default_waiting(inputs: &Inputs<'_>) -> Waiting {
+    let has_init = !spec::init_containers(inputs.pod).is_empty();
+    let reason = if has_init {
+        "PodInitializing"
+    } else {
+        "ContainerCreating"
+    };
+    Waiting {
+        reason: reason.to_owned(),
+        message: String::new(),
+    }
+}
+
+/// `hanok://ID`.
+fn container_id(record: &api::Container) -> String {
+    format!("{RUNTIME}://{}", record.id)
+}
+
+/// A running state.
+fn running(record: &api::Container) -> ContainerState {
+    let started_at = record.started_at.map(|time| Time(timestamp(time)));
+    ContainerState {
+        running: Some(ContainerStateRunning { started_at }),
+        ..Default::default()
+    }
+}
+
+/// A waiting state.
+fn waiting(waiting: Waiting) -> ContainerState {
+    let message = Some(waiting.message).filter(|message| !message.is_empty());
+    let waiting = ContainerStateWaiting {
+        reason: Some(waiting.reason),
+        message,
+    };
+    ContainerState {
+        waiting: Some(waiting),
+        ..Default::default()
+    }
+}
+
+/// A terminated state.
+fn terminated_state(ended: ContainerStateTerminated) -> ContainerState {
+    ContainerState {
+        terminated: Some(ended),
+        ..Default::default()
+    }
+}
+
+/// How a run ended; none while it has not.
+fn terminated(inputs: &Inputs<'_>, record: &api::Container) -> Option<ContainerStateTerminated> {
+    let unknown = match record.state {
+        State::Created | State::Running => return None,
+        State::Exited => false,
+        State::Unknown => true,
+    };
+    let read = inputs
+        .facts
+        .messages
+        .get(&record.id)
+        .map(String::as_str)
+        .unwrap_or_default();
+    let message = format!("{}{read}", record.message);
+    let reason = match record.reason.as_str() {
+        "" if unknown => "Unknown",
+        "" if record.exit_code == 0 => "Completed",
+        "" => "Error",
+        reason => reason,
+    };
+    Some(ContainerStateTerminated {
+        exit_code: if unknown {
+            UNKNOWN_EXIT_CODE
+        } else {
+            record.exit_code
+        },
+        reason: Some(reason.to_owned()),
+        message: Some(message).filter(|message| !message.is_empty()),
+        started_at: record.started_at.map(|time| Time(timestamp(time))),
+        finished_at: record.finished_at.map(|time| Time(timestamp(time))),
+        container_id: Some(container_id(record)),
+        signal: None,
+    })
+}
+
+/// The container's mounts of volumes.
+fn volume_mounts(container: &Container) -> Option<Vec<VolumeMountStatus>> {
+    let mounts = container
+        .volume_mounts
+        .as_ref()?
+        .iter()
+        .map(|mount| VolumeMountStatus {
+            name: mount.name.clone(),
+            mount_path: mount.mount_path.clone(),
+            read_only: mount.read_only,
+            recursive_read_only: mount.read_only.filter(|read_only| *read_only).map(
+                |_| match mount.recursive_read_only.as_deref() {
+                    Some("Enabled" | "IfPossible") => "Enabled".to_owned(),
+                    _ => "Disabled".to_owned(),
+                },
+            ),
+            ..VolumeMountStatus::default()
+        });
+    super::some(mounts.collect())
+}
