@@ -19,3 +19,4 @@ pub mod pod;
 pub mod quantity;
 pub mod server;
 pub mod sinks;
+pub mod volume;
