@@ -5,4 +5,5 @@
 pub mod api;
 pub mod cgroup;
 pub mod seccomp;
+pub mod shim_client;
 pub mod spec;
