@@ -36,7 +36,7 @@ const AGENT_LEAF: &str = "hanok-agent";
 
 /// What went wrong with a cgroup.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum CgroupError {
     /// There is no usable cgroup filesystem.
     #[error("no cgroup hierarchy with a memory controller is mounted")]
     NoHierarchy,
@@ -103,9 +103,9 @@ pub struct Cgroups {
 impl Cgroups {
     /// Finds the mounted hierarchies. A `root` that starts with "/" is absolute in each of them; any other
     /// is below the calling process's own cgroup, which keeps an agent inside what it was given.
-    pub fn detect(root: &str) -> Result<Self, Error> {
+    pub fn detect(root: &str) -> Result<Self, CgroupError> {
         let read = |path: &str| {
-            fs::read_to_string(path).map_err(|source| Error::Io {
+            fs::read_to_string(path).map_err(|source| CgroupError::Io {
                 verb: "read",
                 path: path.into(),
                 source,
@@ -129,7 +129,7 @@ impl Cgroups {
     }
 
     /// The directories that a process of this cgroup joins: one on v2, one per hierarchy on v1.
-    pub fn directories(&self, path: &str) -> Result<Vec<PathBuf>, Error> {
+    pub fn directories(&self, path: &str) -> Result<Vec<PathBuf>, CgroupError> {
         let path = checked(path)?;
         Ok(self
             .hierarchies
@@ -139,7 +139,7 @@ impl Cgroups {
     }
 
     /// Makes the cgroup (and those above it, without limits) or changes its limits.
-    pub fn update(&self, path: &str, resources: &Resources) -> Result<(), Error> {
+    pub fn update(&self, path: &str, resources: &Resources) -> Result<(), CgroupError> {
         let path = checked(path)?;
         for hierarchy in &self.hierarchies {
             self.make_chain(hierarchy, path)?;
@@ -152,7 +152,7 @@ impl Cgroups {
     }
 
     /// Lets processes of the cgroup use only the devices that a rule names.
-    pub fn restrict_devices(&self, path: &str, rules: &[DeviceRule]) -> Result<(), Error> {
+    pub fn restrict_devices(&self, path: &str, rules: &[DeviceRule]) -> Result<(), CgroupError> {
         let path = checked(path)?;
         for hierarchy in &self.hierarchies {
             if !hierarchy.unified && hierarchy.has("devices") {
@@ -162,8 +162,16 @@ impl Cgroups {
         Ok(())
     }
 
+    /// Moves a process into the cgroup, in every hierarchy. On v1 this waits, see [`Cgroups::warm_up`].
+    pub fn join(&self, path: &str, pid: i32) -> Result<(), CgroupError> {
+        for directory in self.directories(path)? {
+            write_file(&directory.join("cgroup.procs"), &pid.to_string())?;
+        }
+        Ok(())
+    }
+
     /// Kills what is left in the cgroup and below it, and removes it. Absent is success.
-    pub async fn remove(&self, path: &str) -> Result<(), Error> {
+    pub async fn remove(&self, path: &str) -> Result<(), CgroupError> {
         let path = checked(path)?;
         for hierarchy in &self.hierarchies {
             remove::remove_tree(&hierarchy.base.join(path), hierarchy.unified).await?;
@@ -172,7 +180,7 @@ impl Cgroups {
     }
 
     /// Names of the cgroups directly below `path`, in any hierarchy.
-    pub fn children(&self, path: &str) -> Result<Vec<String>, Error> {
+    pub fn children(&self, path: &str) -> Result<Vec<String>, CgroupError> {
         let path = checked(path)?;
         let mut names = std::collections::BTreeSet::new();
         for hierarchy in &self.hierarchies {
@@ -216,7 +224,7 @@ impl Cgroups {
     }
 
     /// Makes the directory and those above it that are missing, from the root of the hierarchy on.
-    fn make_chain(&self, hierarchy: &Hierarchy, path: &Path) -> Result<(), Error> {
+    fn make_chain(&self, hierarchy: &Hierarchy, path: &Path) -> Result<(), CgroupError> {
         let target = hierarchy.base.join(path);
         if !hierarchy.unified && target.is_dir() {
             return Ok(());
@@ -249,7 +257,7 @@ impl Cgroups {
 }
 
 /// A path below the root, and nothing else.
-fn checked(path: &str) -> Result<&Path, Error> {
+fn checked(path: &str) -> Result<&Path, CgroupError> {
     let valid = !path.is_empty()
         && Path::new(path)
             .components()
@@ -257,13 +265,13 @@ fn checked(path: &str) -> Result<&Path, Error> {
     if valid {
         Ok(Path::new(path))
     } else {
-        Err(Error::Path(path.to_owned()))
+        Err(CgroupError::Path(path.to_owned()))
     }
 }
 
-fn make_directory(path: &Path) -> Result<(), Error> {
+fn make_directory(path: &Path) -> Result<(), CgroupError> {
     match fs::create_dir(path) {
-        Err(source) if source.kind() != ErrorKind::AlreadyExists => Err(Error::Io {
+        Err(source) if source.kind() != ErrorKind::AlreadyExists => Err(CgroupError::Io {
             verb: "create",
             path: path.to_owned(),
             source,
@@ -273,13 +281,13 @@ fn make_directory(path: &Path) -> Result<(), Error> {
 }
 
 /// A new v1 cpuset is empty, and no process may join an empty one.
-fn inherit_cpuset(directory: &Path) -> Result<(), Error> {
+fn inherit_cpuset(directory: &Path) -> Result<(), CgroupError> {
     let Some(parent) = directory.parent() else {
         return Ok(());
     };
     for file in ["cpuset.cpus", "cpuset.mems"] {
         let path = parent.join(file);
-        let value = fs::read_to_string(&path).map_err(|source| Error::Io {
+        let value = fs::read_to_string(&path).map_err(|source| CgroupError::Io {
             verb: "read",
             path,
             source,
@@ -290,10 +298,10 @@ fn inherit_cpuset(directory: &Path) -> Result<(), Error> {
 }
 
 /// Gives the children of a v2 cgroup the controllers that it has.
-fn enable_controllers(directory: &Path, own: &Path) -> Result<(), Error> {
+fn enable_controllers(directory: &Path, own: &Path) -> Result<(), CgroupError> {
     let read = |file: &str| {
         let path = directory.join(file);
-        fs::read_to_string(&path).map_err(|source| Error::Io {
+        fs::read_to_string(&path).map_err(|source| CgroupError::Io {
             verb: "read",
             path,
             source,
@@ -312,7 +320,7 @@ fn enable_controllers(directory: &Path, own: &Path) -> Result<(), Error> {
     }
     let control = directory.join("cgroup.subtree_control");
     match write_file(&control, &missing.join(" ")) {
-        Err(Error::Write { source, .. })
+        Err(CgroupError::Write { source, .. })
             if source.raw_os_error() == Some(libc::EBUSY) && directory == own =>
         {
             leave_own_cgroup(own)?;
@@ -323,11 +331,11 @@ fn enable_controllers(directory: &Path, own: &Path) -> Result<(), Error> {
 }
 
 /// Moves the processes of our own v2 cgroup (the agent, and shims of an agent before it) into a leaf.
-fn leave_own_cgroup(own: &Path) -> Result<(), Error> {
+fn leave_own_cgroup(own: &Path) -> Result<(), CgroupError> {
     let leaf = own.join(AGENT_LEAF);
     make_directory(&leaf)?;
     let path = own.join("cgroup.procs");
-    let pids = fs::read_to_string(&path).map_err(|source| Error::Io {
+    let pids = fs::read_to_string(&path).map_err(|source| CgroupError::Io {
         verb: "read",
         path,
         source,
@@ -335,7 +343,8 @@ fn leave_own_cgroup(own: &Path) -> Result<(), Error> {
     for pid in pids.lines() {
         match write_file(&leaf.join("cgroup.procs"), pid) {
             // It ended meanwhile.
-            Err(Error::Write { source, .. }) if source.raw_os_error() == Some(libc::ESRCH) => {}
+            Err(CgroupError::Write { source, .. })
+                if source.raw_os_error() == Some(libc::ESRCH) => {}
             other => other?,
         }
     }
@@ -343,8 +352,8 @@ fn leave_own_cgroup(own: &Path) -> Result<(), Error> {
 }
 
 /// Writes a value to one of the kernel's files, in one write and without creating or truncating anything.
-fn write_file(file: &Path, value: &str) -> Result<(), Error> {
-    let failed = |source| Error::Write {
+fn write_file(file: &Path, value: &str) -> Result<(), CgroupError> {
+    let failed = |source| CgroupError::Write {
         file: file.to_owned(),
         value: value.to_owned(),
         source,
@@ -359,8 +368,8 @@ fn write_file(file: &Path, value: &str) -> Result<(), Error> {
 }
 
 /// The directories in a directory; none when it does not exist.
-fn subdirectories(directory: &Path) -> Result<Vec<PathBuf>, Error> {
-    let failed = |source| Error::Io {
+fn subdirectories(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
+    let failed = |source| CgroupError::Io {
         verb: "read",
         path: directory.to_owned(),
         source,

@@ -4,6 +4,9 @@
 
 pub mod api;
 pub mod cgroup;
+pub mod container;
+pub mod sandbox;
 pub mod seccomp;
+pub mod service;
 pub mod shim_client;
 pub mod spec;

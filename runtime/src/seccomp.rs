@@ -27,7 +27,7 @@ const FLAG_SPEC_ALLOW: u32 = 1 << 2;
 
 /// Why there is no filter.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum SeccompError {
     /// The profile cannot be read.
     #[error("cannot read seccomp profile {path}")]
     Read {
@@ -97,7 +97,7 @@ impl Filters {
         &self,
         profile: &SeccompProfile,
         capabilities: u64,
-    ) -> Result<Option<Arc<Filter>>, Error> {
+    ) -> Result<Option<Arc<Filter>>, SeccompError> {
         match profile {
             SeccompProfile::Unconfined => Ok(None),
             SeccompProfile::RuntimeDefault => {
@@ -115,16 +115,16 @@ impl Filters {
                 hash.update(b"file");
                 hash.update(&bytes);
                 self.cached(hash.finalize().into(), || {
-                    Policy::parse(&bytes).map_err(|source| Error::Parse { path, source })
+                    Policy::parse(&bytes).map_err(|source| SeccompError::Parse { path, source })
                 })
                 .map(Some)
             }
         }
     }
 
-    fn profile_path(&self, path: &Path) -> Result<PathBuf, Error> {
+    fn profile_path(&self, path: &Path) -> Result<PathBuf, SeccompError> {
         if path.components().any(|part| part == Component::ParentDir) {
-            return Err(Error::Path {
+            return Err(SeccompError::Path {
                 path: path.to_owned(),
             });
         }
@@ -134,8 +134,8 @@ impl Filters {
     fn cached(
         &self,
         key: [u8; 32],
-        policy: impl FnOnce() -> Result<Policy, Error>,
-    ) -> Result<Arc<Filter>, Error> {
+        policy: impl FnOnce() -> Result<Policy, SeccompError>,
+    ) -> Result<Arc<Filter>, SeccompError> {
         if let Some(filter) = self.lock().get(&key) {
             return Ok(filter.clone());
         }
@@ -157,20 +157,20 @@ impl Filters {
     }
 }
 
-fn read_profile(path: &Path) -> Result<Vec<u8>, Error> {
-    let read = |source| Error::Read {
+fn read_profile(path: &Path) -> Result<Vec<u8>, SeccompError> {
+    let read = |source| SeccompError::Read {
         path: path.to_owned(),
         source,
     };
     let size = std::fs::metadata(path).map_err(read)?.len();
     if size == 0 {
-        return Err(Error::Size {
+        return Err(SeccompError::Size {
             path: path.to_owned(),
             what: "empty",
         });
     }
     if size > MAX_PROFILE {
-        return Err(Error::Size {
+        return Err(SeccompError::Size {
             path: path.to_owned(),
             what: "larger than 1 MiB",
         });

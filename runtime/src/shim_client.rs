@@ -33,7 +33,7 @@ const MAX_SOCKET_PATH: usize = 107;
 
 /// Why a call came to nothing.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ShimError {
     /// Nobody listens at the socket, or the shim ended before it answered.
     #[error("shim {socket} is gone")]
     Gone {
@@ -97,7 +97,7 @@ impl Shim {
     }
 
     /// A request whose answer is [`Reply::Ok`].
-    pub async fn order(&self, request: &Request) -> Result<(), Error> {
+    pub async fn order(&self, request: &Request) -> Result<(), ShimError> {
         match self.call(request, &[]).await? {
             Reply::Ok => Ok(()),
             _ => Err(self.unexpected()),
@@ -105,7 +105,7 @@ impl Shim {
     }
 
     /// A request that starts something; returns its process id.
-    pub async fn start(&self, request: &Request) -> Result<i32, Error> {
+    pub async fn start(&self, request: &Request) -> Result<i32, ShimError> {
         match self.call(request, &[]).await? {
             Reply::Started { pid } => Ok(pid),
             _ => Err(self.unexpected()),
@@ -113,7 +113,7 @@ impl Shim {
     }
 
     /// What the shim holds.
-    pub async fn state(&self) -> Result<ShimState, Error> {
+    pub async fn state(&self) -> Result<ShimState, ShimError> {
         match self.call(&Request::State, &[]).await? {
             Reply::State(state) => Ok(state),
             _ => Err(self.unexpected()),
@@ -121,7 +121,11 @@ impl Shim {
     }
 
     /// A request with descriptors, answered by [`Reply::Ok`].
-    pub async fn order_with(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
+    pub async fn order_with(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ShimError> {
         match self.call(request, fds).await? {
             Reply::Ok => Ok(()),
             _ => Err(self.unexpected()),
@@ -129,7 +133,7 @@ impl Shim {
     }
 
     /// The shim's events from now on.
-    pub async fn subscribe(&self) -> Result<Events, Error> {
+    pub async fn subscribe(&self) -> Result<Events, ShimError> {
         let mut connection = self.connect().await?;
         match self
             .in_time(connection.call(&Request::Subscribe, &[]))
@@ -145,7 +149,7 @@ impl Shim {
         &self,
         request: &Request,
         fds: &[BorrowedFd<'_>],
-    ) -> Result<ExecConnection, Error> {
+    ) -> Result<ExecConnection, ShimError> {
         let mut connection = self.connect().await?;
         match self.in_time(connection.call(request, fds)).await? {
             Reply::Started { .. } => Ok(ExecConnection(connection)),
@@ -154,7 +158,7 @@ impl Shim {
     }
 
     /// Ends the shim and everything in it; returns when it has closed the connection.
-    pub async fn shutdown(&self) -> Result<(), Error> {
+    pub async fn shutdown(&self) -> Result<(), ShimError> {
         let mut connection = self.connect().await?;
         let ending = async {
             match connection.call(&Request::Shutdown, &[]).await? {
@@ -162,7 +166,7 @@ impl Shim {
                 _ => return Err(self.unexpected()),
             }
             match connection.receive::<Reply>().await {
-                Err(Error::Gone { .. }) => Ok(()),
+                Err(ShimError::Gone { .. }) => Ok(()),
                 Err(other) => Err(other),
                 Ok(_) => Err(self.unexpected()),
             }
@@ -171,12 +175,12 @@ impl Shim {
     }
 
     /// One request and its first reply, on a connection that is free.
-    async fn call(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Reply, Error> {
+    async fn call(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Reply, ShimError> {
         let idle = self.lock().pop();
         if let Some(mut connection) = idle {
             // The idle connection is broken when the shim has dropped it, but then nothing was done either.
             match self.in_time(connection.call(request, fds)).await {
-                Err(Error::Gone { .. } | Error::Io { .. }) if !connection.answered => {}
+                Err(ShimError::Gone { .. } | ShimError::Io { .. }) if !connection.answered => {}
                 done => return self.keep(connection, done),
             }
         }
@@ -186,8 +190,12 @@ impl Shim {
     }
 
     /// A connection is used again after an answer, be it a failure of the shim's.
-    fn keep(&self, connection: Connection, done: Result<Reply, Error>) -> Result<Reply, Error> {
-        if matches!(done, Ok(_) | Err(Error::Failed { .. })) {
+    fn keep(
+        &self,
+        connection: Connection,
+        done: Result<Reply, ShimError>,
+    ) -> Result<Reply, ShimError> {
+        if matches!(done, Ok(_) | Err(ShimError::Failed { .. })) {
             let mut idle = self.lock();
             if idle.len() < MAX_IDLE {
                 idle.push(connection);
@@ -196,15 +204,15 @@ impl Shim {
         done
     }
 
-    async fn connect(&self) -> Result<Connection, Error> {
+    async fn connect(&self) -> Result<Connection, ShimError> {
         let connecting = async {
             let stream = connect(&self.socket)
                 .await
                 .map_err(|source| match source.kind() {
-                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Error::Gone {
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ShimError::Gone {
                         socket: self.socket.clone(),
                     },
-                    _ => Error::Io {
+                    _ => ShimError::Io {
                         socket: self.socket.clone(),
                         source,
                     },
@@ -226,17 +234,20 @@ impl Shim {
         self.in_time(connecting).await
     }
 
-    async fn in_time<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    async fn in_time<T>(
+        &self,
+        work: impl Future<Output = Result<T, ShimError>>,
+    ) -> Result<T, ShimError> {
         match tokio::time::timeout(PATIENCE, work).await {
             Ok(done) => done,
-            Err(_) => Err(Error::Silent {
+            Err(_) => Err(ShimError::Silent {
                 socket: self.socket.clone(),
             }),
         }
     }
 
-    fn unexpected(&self) -> Error {
-        Error::Unexpected {
+    fn unexpected(&self) -> ShimError {
+        ShimError::Unexpected {
             socket: self.socket.clone(),
         }
     }
@@ -251,8 +262,8 @@ impl Shim {
 pub struct Events(Connection);
 
 impl Events {
-    /// The next event; [`Error::Gone`] when the shim has ended. May be dropped and called again.
-    pub async fn next(&mut self) -> Result<Event, Error> {
+    /// The next event; [`ShimError::Gone`] when the shim has ended. May be dropped and called again.
+    pub async fn next(&mut self) -> Result<Event, ShimError> {
         self.0.receive().await
     }
 }
@@ -263,11 +274,11 @@ pub struct ExecConnection(Connection);
 
 impl ExecConnection {
     /// Waits for the end of the process: 0..=255.
-    pub async fn exit(&mut self) -> Result<i32, Error> {
+    pub async fn exit(&mut self) -> Result<i32, ShimError> {
         match self.0.receive::<Reply>().await? {
             Reply::ExecExited { code } => Ok(code),
-            Reply::Failed { kind, message } => Err(Error::Failed { kind, message }),
-            _ => Err(Error::Unexpected {
+            Reply::Failed { kind, message } => Err(ShimError::Failed { kind, message }),
+            _ => Err(ShimError::Unexpected {
                 socket: self.0.socket.clone(),
             }),
         }
@@ -285,14 +296,18 @@ struct Connection {
 
 impl Connection {
     /// Sends a request and waits for its first reply; a reply that says "failed" is an error.
-    async fn call(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Reply, Error> {
+    async fn call(
+        &mut self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Reply, ShimError> {
         self.answered = false;
         let bytes = frame::encode(request).map_err(|source| self.protocol(source))?;
         self.send(&bytes, fds)
             .await
             .map_err(|source| self.io(source))?;
         match self.receive().await? {
-            Reply::Failed { kind, message } => Err(Error::Failed { kind, message }),
+            Reply::Failed { kind, message } => Err(ShimError::Failed { kind, message }),
             reply => Ok(reply),
         }
     }
@@ -310,7 +325,7 @@ impl Connection {
         self.stream.write_all(&bytes[sent..]).await
     }
 
-    async fn receive<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+    async fn receive<T: DeserializeOwned>(&mut self) -> Result<T, ShimError> {
         loop {
             match self.decoder.next() {
                 Ok(Some(message)) => return Ok(message),
@@ -320,7 +335,7 @@ impl Connection {
             let mut chunk = [0; CHUNK];
             match self.stream.read(&mut chunk).await {
                 Ok(0) => {
-                    return Err(Error::Gone {
+                    return Err(ShimError::Gone {
                         socket: self.socket.clone(),
                     });
                 }
@@ -333,20 +348,20 @@ impl Connection {
         }
     }
 
-    fn io(&self, source: io::Error) -> Error {
+    fn io(&self, source: io::Error) -> ShimError {
         match source.kind() {
-            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Error::Gone {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => ShimError::Gone {
                 socket: self.socket.clone(),
             },
-            _ => Error::Io {
+            _ => ShimError::Io {
                 socket: self.socket.clone(),
                 source,
             },
         }
     }
 
-    fn protocol(&self, source: FrameError) -> Error {
-        Error::Protocol {
+    fn protocol(&self, source: FrameError) -> ShimError {
+        ShimError::Protocol {
             socket: self.socket.clone(),
             source,
         }

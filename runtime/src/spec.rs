@@ -25,7 +25,7 @@ pub use order::{OrderInputs, order};
 
 /// A configuration that cannot become a container. Display is for the pod's event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub enum SpecError {
     /// Neither the image nor the pod says what to run.
     #[error("no command specified")]
     NoCommand,
@@ -106,7 +106,7 @@ pub fn generate(
     config: &ContainerConfig,
     image: &ImageFacts,
     host: &HostFacts,
-) -> Result<Spec, Error> {
+) -> Result<Spec, SpecError> {
     let privileged = config.security.privileged;
     let mut root = Root::default();
     root.set_path(PathBuf::from("rootfs"))
@@ -136,7 +136,7 @@ fn process(
     image: &ImageFacts,
     host: &HostFacts,
     privileged: bool,
-) -> Result<Process, Error> {
+) -> Result<Process, SpecError> {
     let security = &config.security;
     let set = if privileged {
         host.capabilities

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Error, Hierarchy, V1_CONTROLLERS};
+use super::{CgroupError, Hierarchy, V1_CONTROLLERS};
 
 /// A mounted cgroup filesystem.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,7 +20,11 @@ struct Mount {
 
 /// The hierarchies in use, seen from `root`: v1 ones when a v1 memory controller is mounted (then v2, if
 /// mounted, has no memory controller), the unified one otherwise.
-pub(super) fn hierarchies(mountinfo: &str, own: &str, root: &str) -> Result<Vec<Hierarchy>, Error> {
+pub(super) fn hierarchies(
+    mountinfo: &str,
+    own: &str,
+    root: &str,
+) -> Result<Vec<Hierarchy>, CgroupError> {
     let mounts: Vec<Mount> = mountinfo.lines().filter_map(mount).collect();
     let mut found = Vec::new();
     for (controllers, path) in own_paths(own) {
@@ -54,7 +58,7 @@ pub(super) fn hierarchies(mountinfo: &str, own: &str, root: &str) -> Result<Vec<
     let v1 = found.iter().any(|hierarchy| hierarchy.has("memory"));
     found.retain(|hierarchy| hierarchy.unified != v1);
     if found.is_empty() {
-        Err(Error::NoHierarchy)
+        Err(CgroupError::NoHierarchy)
     } else {
         Ok(found)
     }
@@ -176,11 +180,11 @@ mod tests {
     fn nothing_mounted_is_an_error_and_odd_lines_are_skipped() {
         assert!(matches!(
             hierarchies("", HYBRID_OWN, "x"),
-            Err(Error::NoHierarchy)
+            Err(CgroupError::NoHierarchy)
         ));
         assert!(matches!(
             hierarchies("a b - c\n - \n", "::\nx\n", "x"),
-            Err(Error::NoHierarchy)
+            Err(CgroupError::NoHierarchy)
         ));
         assert_eq!(unescaped("/a\\040b\\134"), Path::new("/a b\\"));
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use super::{Error, write_file};
+use super::{CgroupError, write_file};
 
 /// What a rule is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl fmt::Display for DeviceRule {
 }
 
 /// A new v1 cgroup allows what its parent allows; so first nothing, then the list.
-pub(super) fn restrict_v1(directory: &Path, rules: &[DeviceRule]) -> Result<(), Error> {
+pub(super) fn restrict_v1(directory: &Path, rules: &[DeviceRule]) -> Result<(), CgroupError> {
     if rules.iter().any(|rule| rule.access == DeviceAccess::All) {
         return Ok(());
     }

@@ -14,7 +14,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{Error, subdirectories, write_file};
+use super::{CgroupError, subdirectories, write_file};
 
 /// How long killed processes may take to go. They are gone within a millisecond unless they sit in an
 /// uninterruptible system call.
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const AFTERMATH: Duration = Duration::from_micros(500);
 
 /// Kills and removes. Absent is success.
-pub(super) async fn remove_tree(directory: &Path, unified: bool) -> Result<(), Error> {
+pub(super) async fn remove_tree(directory: &Path, unified: bool) -> Result<(), CgroupError> {
     // Usually the processes are gone and nothing is below.
     if try_remove(directory)? {
         return Ok(());
@@ -42,7 +42,7 @@ pub(super) async fn remove_tree(directory: &Path, unified: bool) -> Result<(), E
 }
 
 /// The directory and all below it, children first.
-fn bottom_up(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+fn bottom_up(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     let mut order = vec![directory.to_owned()];
     let mut next = 0;
     while next < order.len() {
@@ -54,12 +54,12 @@ fn bottom_up(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(order)
 }
 
-async fn remove_one(directory: &Path, deadline: Instant) -> Result<(), Error> {
+async fn remove_one(directory: &Path, deadline: Instant) -> Result<(), CgroupError> {
     while !try_remove(directory)? {
         let pids = pids(directory)?;
         if Instant::now() >= deadline {
             let pids = pids.iter().map(|pid| pid.as_raw_nonzero().get()).collect();
-            return Err(Error::Busy {
+            return Err(CgroupError::Busy {
                 path: directory.to_owned(),
                 pids,
             });
@@ -73,14 +73,14 @@ async fn remove_one(directory: &Path, deadline: Instant) -> Result<(), Error> {
 }
 
 /// Whether the cgroup is gone; false when it is busy.
-fn try_remove(directory: &Path) -> Result<bool, Error> {
+fn try_remove(directory: &Path) -> Result<bool, CgroupError> {
     match fs::remove_dir(directory) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(false),
         // Children make it ENOTEMPTY on some kernels.
         Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(false),
-        Err(source) => Err(Error::Io {
+        Err(source) => Err(CgroupError::Io {
             verb: "remove",
             path: directory.to_owned(),
             source,
@@ -88,7 +88,7 @@ fn try_remove(directory: &Path) -> Result<bool, Error> {
     }
 }
 
-fn pids(directory: &Path) -> Result<Vec<Pid>, Error> {
+fn pids(directory: &Path) -> Result<Vec<Pid>, CgroupError> {
     let path = directory.join("cgroup.procs");
     match fs::read_to_string(&path) {
         Ok(text) => Ok(text
@@ -102,7 +102,7 @@ fn pids(directory: &Path) -> Result<Vec<Pid>, Error> {
         {
             Ok(Vec::new())
         }
-        Err(source) => Err(Error::Io {
+        Err(source) => Err(CgroupError::Io {
             verb: "read",
             path,
             source,
@@ -132,9 +132,9 @@ async fn kill_and_wait(pids: &[Pid], deadline: Instant) {
     }
 }
 
-fn ignore_absent(result: Result<(), Error>) -> Result<(), Error> {
+fn ignore_absent(result: Result<(), CgroupError>) -> Result<(), CgroupError> {
     match result {
-        Err(Error::Write { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(()),
+        Err(CgroupError::Write { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(()),
         other => other,
     }
 }

@@ -32,7 +32,7 @@ fn value(cgroups: &Cgroups, path: &str, files: &[&str]) -> String {
 #[test]
 fn paths_that_leave_the_root_are_refused() {
     for path in ["", "/", "/a", "..", "a/../b", "./a", "a/../../b"] {
-        assert!(matches!(checked(path), Err(Error::Path(_))), "{path}");
+        assert!(matches!(checked(path), Err(CgroupError::Path(_))), "{path}");
     }
     assert!(checked("kubepods/burstable/podx").is_ok());
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Error, write_file};
+use super::{CgroupError, write_file};
 use crate::api::Resources;
 
 /// CFS period when none is given, microseconds: the kernel's own.
@@ -21,12 +21,12 @@ pub(super) struct Write {
 }
 
 impl Write {
-    pub(super) fn apply(&self, directory: &Path) -> Result<(), Error> {
+    pub(super) fn apply(&self, directory: &Path) -> Result<(), CgroupError> {
         if self.optional && !directory.join(&self.file).exists() {
             return Ok(());
         }
         match write_file(&directory.join(&self.file), &self.value) {
-            Err(Error::Write { source, .. })
+            Err(CgroupError::Write { source, .. })
                 if self.retry && source.raw_os_error() == Some(libc::EINVAL) =>
             {
                 Ok(())

@@ -8,7 +8,7 @@ use libseccomp::{
     ScmpAction, ScmpArch, ScmpArgCompare, ScmpCompareOp, ScmpFilterContext, ScmpSyscall,
 };
 
-use super::Error;
+use super::SeccompError;
 use super::profile::{Arg, Policy, Recent, Rule};
 
 /// libseccomp's optimisation level 2 sorts the system calls into a binary tree. The kernel runs the
@@ -16,13 +16,13 @@ use super::profile::{Arg, Policy, Recent, Rule};
 const BINARY_TREE: u32 = 2;
 
 /// Compiles a policy to an array of `struct sock_filter` in native byte order.
-pub(super) fn compile(policy: &Policy) -> Result<Vec<u8>, Error> {
+pub(super) fn compile(policy: &Policy) -> Result<Vec<u8>, SeccompError> {
     let default = action(&policy.default_action, policy.default_errno_ret)?;
     let mut filter = ScmpFilterContext::new(default).map_err(failed("context"))?;
     for name in &policy.architectures {
         let arch: ScmpArch = name
             .parse()
-            .map_err(|_| Error::Compile(format!("unknown architecture {name:?}")))?;
+            .map_err(|_| SeccompError::Compile(format!("unknown architecture {name:?}")))?;
         // An architecture of another family than the machine's cannot be called here.
         if related(arch) {
             filter.add_arch(arch).map_err(failed("architecture"))?;
@@ -40,7 +40,11 @@ pub(super) fn compile(policy: &Policy) -> Result<Vec<u8>, Error> {
     })
 }
 
-fn add_rule(filter: &mut ScmpFilterContext, rule: &Rule, default: ScmpAction) -> Result<(), Error> {
+fn add_rule(
+    filter: &mut ScmpFilterContext,
+    rule: &Rule,
+    default: ScmpAction,
+) -> Result<(), SeccompError> {
     let action = action(&rule.action, rule.errno_ret)?;
     if action == default {
         return Ok(()); // Says nothing new; libseccomp refuses it.
@@ -61,7 +65,7 @@ fn add_rule(filter: &mut ScmpFilterContext, rule: &Rule, default: ScmpAction) ->
 
 /// The alternatives of a rule: one conjunction when every condition is on another argument, otherwise one
 /// rule per condition, since libseccomp takes only one condition per argument.
-fn conditions(args: &[Arg]) -> Result<Vec<Vec<ScmpArgCompare>>, Error> {
+fn conditions(args: &[Arg]) -> Result<Vec<Vec<ScmpArgCompare>>, SeccompError> {
     let compares = args.iter().map(compare).collect::<Result<Vec<_>, _>>()?;
     let indices: std::collections::HashSet<_> = args.iter().map(|arg| arg.index).collect();
     let repeats = indices.len() < args.len();
@@ -72,9 +76,9 @@ fn conditions(args: &[Arg]) -> Result<Vec<Vec<ScmpArgCompare>>, Error> {
     })
 }
 
-fn compare(arg: &Arg) -> Result<ScmpArgCompare, Error> {
+fn compare(arg: &Arg) -> Result<ScmpArgCompare, SeccompError> {
     if arg.index > 5 {
-        return Err(Error::Compile(format!(
+        return Err(SeccompError::Compile(format!(
             "argument index {} is not 0..=5",
             arg.index
         )));
@@ -87,12 +91,16 @@ fn compare(arg: &Arg) -> Result<ScmpArgCompare, Error> {
         "SCMP_CMP_GE" => (ScmpCompareOp::GreaterEqual, arg.value),
         "SCMP_CMP_GT" => (ScmpCompareOp::Greater, arg.value),
         "SCMP_CMP_MASKED_EQ" => (ScmpCompareOp::MaskedEqual(arg.value), arg.value_two),
-        other => return Err(Error::Compile(format!("unknown comparison {other:?}"))),
+        other => {
+            return Err(SeccompError::Compile(format!(
+                "unknown comparison {other:?}"
+            )));
+        }
     };
     Ok(ScmpArgCompare::new(arg.index, op, value))
 }
 
-fn action(name: &str, value: Option<u16>) -> Result<ScmpAction, Error> {
+fn action(name: &str, value: Option<u16>) -> Result<ScmpAction, SeccompError> {
     Ok(match name {
         "SCMP_ACT_ALLOW" => ScmpAction::Allow,
         "SCMP_ACT_LOG" => ScmpAction::Log,
@@ -101,7 +109,11 @@ fn action(name: &str, value: Option<u16>) -> Result<ScmpAction, Error> {
         "SCMP_ACT_TRAP" => ScmpAction::Trap,
         "SCMP_ACT_KILL" | "SCMP_ACT_KILL_THREAD" => ScmpAction::KillThread,
         "SCMP_ACT_KILL_PROCESS" => ScmpAction::KillProcess,
-        other => return Err(Error::Compile(format!("unsupported action {other:?}"))),
+        other => {
+            return Err(SeccompError::Compile(format!(
+                "unsupported action {other:?}"
+            )));
+        }
     })
 }
 
@@ -116,8 +128,8 @@ fn related(arch: ScmpArch) -> bool {
         || (arm.contains(&arch) && arm.contains(&native))
 }
 
-fn export(filter: &ScmpFilterContext) -> Result<Vec<u8>, Error> {
-    let io = |error: std::io::Error| Error::Compile(format!("memory file: {error}"));
+fn export(filter: &ScmpFilterContext) -> Result<Vec<u8>, SeccompError> {
+    let io = |error: std::io::Error| SeccompError::Compile(format!("memory file: {error}"));
     let memory = rustix::fs::memfd_create("seccomp", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(|error| io(error.into()))?;
     let mut memory = std::fs::File::from(memory);
@@ -130,7 +142,7 @@ fn export(filter: &ScmpFilterContext) -> Result<Vec<u8>, Error> {
 
 /// The instructions in front of the program that judge recent calls. Jumps in BPF are relative and forward,
 /// so the program behind stays as it is.
-fn prelude(recent: &Recent) -> Result<Vec<u8>, Error> {
+fn prelude(recent: &Recent) -> Result<Vec<u8>, SeccompError> {
     /// Numbers from here on are private ranges (x32, ARM), which the program itself decides.
     const PRIVATE: u32 = 1024;
     const LOAD: u16 = 0x20;
@@ -144,7 +156,7 @@ fn prelude(recent: &Recent) -> Result<Vec<u8>, Error> {
     let count = u8::try_from(recent.except.len())
         .ok()
         .filter(|count| *count < 200)
-        .ok_or_else(|| Error::Compile("too many exceptions".into()))?;
+        .ok_or_else(|| SeccompError::Compile("too many exceptions".into()))?;
     let mut code = vec![
         instruction(LOAD, 0, 0, 0), // the call's number
         instruction(JUMP_GREATER_EQUAL, 0, count + 4, recent.first), // older: the program
@@ -169,6 +181,6 @@ fn instruction(code: u16, jump_true: u8, jump_false: u8, k: u32) -> [u8; 8] {
     bytes
 }
 
-fn failed<E: std::fmt::Display>(what: &str) -> impl FnOnce(E) -> Error {
-    move |error| Error::Compile(format!("{what}: {error}"))
+fn failed<E: std::fmt::Display>(what: &str) -> impl FnOnce(E) -> SeccompError {
+    move |error| SeccompError::Compile(format!("{what}: {error}"))
 }

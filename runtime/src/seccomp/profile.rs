@@ -5,7 +5,7 @@
 
 use serde::Deserialize;
 
-use super::Error;
+use super::SeccompError;
 
 /// What to do with every system call.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -80,14 +80,14 @@ impl Policy {
     }
 
     /// The bits of [`Policy::flags`].
-    pub(super) fn flag_bits(&self) -> Result<u32, Error> {
+    pub(super) fn flag_bits(&self) -> Result<u32, SeccompError> {
         self.flags.iter().try_fold(0, |bits, flag| {
             let bit = match flag.as_str() {
                 // The filter is loaded by a process with one thread: nothing to synchronise.
                 "SECCOMP_FILTER_FLAG_TSYNC" => 0,
                 "SECCOMP_FILTER_FLAG_LOG" => 1 << 1,
                 "SECCOMP_FILTER_FLAG_SPEC_ALLOW" => super::FLAG_SPEC_ALLOW,
-                _ => return Err(Error::Compile(format!("unsupported flag {flag:?}"))),
+                _ => return Err(SeccompError::Compile(format!("unsupported flag {flag:?}"))),
             };
             Ok(bits | bit)
         })

@@ -58,7 +58,7 @@ fn default_filter(capabilities: u64) -> Arc<Filter> {
         .unwrap()
 }
 
-fn profile(json: &str) -> Result<Arc<Filter>, Error> {
+fn profile(json: &str) -> Result<Arc<Filter>, SeccompError> {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("p.json"), json).unwrap();
     let filters = Filters::new(dir.path().to_owned());
@@ -342,10 +342,10 @@ fn missing_profiles_and_paths_that_climb_are_errors() {
     let filters = Filters::new("/nowhere".into());
     assert!(matches!(
         filters.get(&Localhost("a.json".into()), 0),
-        Err(Error::Read { .. })
+        Err(SeccompError::Read { .. })
     ));
     assert!(matches!(
         filters.get(&Localhost("../a.json".into()), 0),
-        Err(Error::Path { .. })
+        Err(SeccompError::Path { .. })
     ));
 }

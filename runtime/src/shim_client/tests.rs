@@ -62,7 +62,7 @@ async fn connection_is_used_again_also_after_a_failure() {
     };
     let error = shim.order(&request).await.unwrap_err();
     assert!(
-        matches!(&error, Error::Failed { message, .. } if message == "no"),
+        matches!(&error, ShimError::Failed { message, .. } if message == "no"),
         "{error}"
     );
     shim.order(&request).await.unwrap();
@@ -85,12 +85,12 @@ async fn broken_idle_connection_is_replaced() {
 async fn absent_shim_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     let shim = Shim::new(dir.path().join("shim.sock"));
-    assert!(matches!(shim.state().await, Err(Error::Gone { .. })));
+    assert!(matches!(shim.state().await, Err(ShimError::Gone { .. })));
     let (_dir, shim, thread) = script(vec![vec![Reply::Ok]]);
     let waiting = tokio::spawn(async move {
         shim.state()
             .await
-            .map_err(|e| matches!(e, Error::Gone { .. }))
+            .map_err(|e| matches!(e, ShimError::Gone { .. }))
     });
     assert_eq!(waiting.await.unwrap(), Err(true));
     thread.join().unwrap();

@@ -3,7 +3,7 @@
 
 use oci_spec::runtime::{Capabilities, Capability};
 
-use super::Error;
+use super::SpecError;
 
 /// Names in the order of their numbers.
 const NAMES: [&str; 41] = [
@@ -79,7 +79,7 @@ pub fn default_set() -> u64 {
 /// The set after `add` and `drop`, limited to what we hold ourselves. "ALL" goes first, adding before
 /// dropping, so that `add: [ALL], drop: [X]` and `drop: [ALL], add: [X]` mean what they say; then the
 /// single names, dropping last.
-pub fn resolve(add: &[String], drop: &[String], held: u64) -> Result<u64, Error> {
+pub fn resolve(add: &[String], drop: &[String], held: u64) -> Result<u64, SpecError> {
     let all = |names: &[String]| names.iter().any(|name| name.eq_ignore_ascii_case("ALL"));
     let mut set = default_set();
     if all(add) {
@@ -98,11 +98,11 @@ pub fn resolve(add: &[String], drop: &[String], held: u64) -> Result<u64, Error>
 }
 
 /// The bit of a name; nothing for "ALL".
-fn single(name: &str) -> Result<u64, Error> {
+fn single(name: &str) -> Result<u64, SpecError> {
     if name.eq_ignore_ascii_case("ALL") {
         return Ok(0);
     }
-    bit(name).ok_or_else(|| Error::Invalid {
+    bit(name).ok_or_else(|| SpecError::Invalid {
         field: "capability",
         value: name.to_owned(),
         reason: "no such capability",
@@ -185,13 +185,8 @@ mod tests {
 
     #[test]
     fn names_survive_the_way_through_oci() {
-        for number in 0..41 {
-            assert_eq!(
-                from_oci(Some(&to_oci(1 << number))),
-                1 << number,
-                "{}",
-                NAMES[number]
-            );
+        for (number, name) in NAMES.iter().enumerate() {
+            assert_eq!(from_oci(Some(&to_oci(1 << number))), 1 << number, "{name}");
         }
     }
 

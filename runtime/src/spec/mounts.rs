@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use oci_spec::runtime::Mount;
 
-use super::{Error, HostFacts, ImageFacts};
+use super::{HostFacts, ImageFacts, SpecError};
 use crate::api::{ContainerConfig, NamespaceMode, PodSandboxConfig, Propagation};
 
 /// Mount type of the pod's shared /dev/shm, which the shim holds. Not a filesystem of the kernel's.
@@ -23,7 +23,7 @@ pub(super) fn mounts(
     config: &ContainerConfig,
     image: &ImageFacts,
     host: &HostFacts,
-) -> Result<Vec<Mount>, Error> {
+) -> Result<Vec<Mount>, SpecError> {
     let mut list = standard(sandbox, config);
     if let Some(file) = &host.hostname_file {
         list.push(mount(
@@ -43,7 +43,7 @@ pub(super) fn mounts(
     for volume in &config.mounts {
         let destination = destination("mount path", &volume.container_path)?;
         if Path::new(&destination).starts_with("/proc") {
-            return Err(Error::Invalid {
+            return Err(SpecError::Invalid {
                 field: "mount path",
                 value: destination,
                 reason: "nothing may be mounted over /proc, which confines the container",
@@ -72,8 +72,8 @@ pub(super) fn mounts(
 
 /// Destinations of the image's volumes with their numbers. Untrusted: normal absolute paths only, and none
 /// where a mount of ours decides what the container may do.
-pub fn image_volumes(image: &ImageFacts) -> Result<Vec<(String, usize)>, Error> {
-    let invalid = |value: &str, reason| Error::Invalid {
+pub fn image_volumes(image: &ImageFacts) -> Result<Vec<(String, usize)>, SpecError> {
+    let invalid = |value: &str, reason| SpecError::Invalid {
         field: "image volume",
         value: value.into(),
         reason,
@@ -189,8 +189,8 @@ fn replace(list: &mut Vec<Mount>, mount: Mount) {
 }
 
 /// An absolute path without "." and "..", double or trailing slashes.
-fn destination(field: &'static str, path: &str) -> Result<String, Error> {
-    let invalid = |reason| Error::Invalid {
+fn destination(field: &'static str, path: &str) -> Result<String, SpecError> {
+    let invalid = |reason| SpecError::Invalid {
         field,
         value: path.to_owned(),
         reason,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hanok_shim::protocol::{self, ContainerSpec, MountSource, Namespace, Namespaces, Rootfs};
 use oci_spec::runtime::{LinuxDevice, LinuxDeviceType, Mount, Process, Spec};
 
-use super::{Error, capabilities, mounts, pid_mode};
+use super::{SpecError, capabilities, mounts, pid_mode};
 use crate::api::{ContainerConfig, NamespaceMode, PodSandboxConfig};
 use crate::seccomp::Filter;
 
@@ -40,13 +40,16 @@ pub struct OrderInputs<'a> {
 }
 
 /// What the shim is to do for a container.
-pub fn order(spec: &Spec, inputs: OrderInputs<'_>) -> Result<ContainerSpec, Error> {
-    let linux = spec.linux().as_ref().ok_or(Error::Incomplete("linux"))?;
+pub fn order(spec: &Spec, inputs: OrderInputs<'_>) -> Result<ContainerSpec, SpecError> {
+    let linux = spec
+        .linux()
+        .as_ref()
+        .ok_or(SpecError::Incomplete("linux"))?;
     let process = spec
         .process()
         .as_ref()
-        .ok_or(Error::Incomplete("process"))?;
-    let root = spec.root().as_ref().ok_or(Error::Incomplete("root"))?;
+        .ok_or(SpecError::Incomplete("process"))?;
+    let root = spec.root().as_ref().ok_or(SpecError::Incomplete("root"))?;
     let config = inputs.config;
     let mounts = spec
         .mounts()
@@ -179,7 +182,7 @@ const PROPAGATION: [(&str, u64); 3] = [
     ("rshared", libc::MS_SHARED),
 ];
 
-fn mount(mount: &Mount) -> Result<protocol::Mount, Error> {
+fn mount(mount: &Mount) -> Result<protocol::Mount, SpecError> {
     let destination = text(mount.destination());
     let (mut attr_set, mut attr_clear, mut attr_recursive) = (0, 0, false);
     let (mut propagation, mut recursive) = (0, false);
@@ -203,7 +206,7 @@ fn mount(mount: &Mount) -> Result<protocol::Mount, Error> {
             let path = mount
                 .source()
                 .as_ref()
-                .ok_or(Error::Incomplete("mount source"))?;
+                .ok_or(SpecError::Incomplete("mount source"))?;
             MountSource::Bind {
                 path: text(path),
                 recursive,
@@ -217,7 +220,7 @@ fn mount(mount: &Mount) -> Result<protocol::Mount, Error> {
             fstype: fstype.to_owned(),
             options: filesystem,
         },
-        None => return Err(Error::Incomplete("mount type")),
+        None => return Err(SpecError::Incomplete("mount type")),
     };
     Ok(protocol::Mount {
         destination,
@@ -230,8 +233,9 @@ fn mount(mount: &Mount) -> Result<protocol::Mount, Error> {
     })
 }
 
-fn device(device: &LinuxDevice) -> Result<protocol::Device, Error> {
-    let number = |value: i64| u32::try_from(value).map_err(|_| Error::Incomplete("device number"));
+fn device(device: &LinuxDevice) -> Result<protocol::Device, SpecError> {
+    let number =
+        |value: i64| u32::try_from(value).map_err(|_| SpecError::Incomplete("device number"));
     let kind = match device.typ() {
         LinuxDeviceType::B => libc::S_IFBLK,
         LinuxDeviceType::P => libc::S_IFIFO,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use oci_spec::runtime::User;
 
-use super::{Error, ImageFacts};
+use super::{ImageFacts, SpecError};
 use crate::api::ContainerConfig;
 
 /// PATH when neither image nor pod sets one.
@@ -14,7 +14,7 @@ const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/b
 const MAX_ID: u64 = (1 << 31) - 1;
 
 /// ENTRYPOINT and CMD against `command` and `args`: a command of the pod makes both of the image's void.
-pub(super) fn args(config: &ContainerConfig, image: &ImageFacts) -> Result<Vec<String>, Error> {
+pub(super) fn args(config: &ContainerConfig, image: &ImageFacts) -> Result<Vec<String>, SpecError> {
     let mut command = config.command.clone();
     let mut args = config.args.clone();
     if command.is_empty() {
@@ -28,7 +28,7 @@ pub(super) fn args(config: &ContainerConfig, image: &ImageFacts) -> Result<Vec<S
     }
     command.append(&mut args);
     if command.is_empty() {
-        return Err(Error::NoCommand);
+        return Err(SpecError::NoCommand);
     }
     no_nul("argument", &command)?;
     Ok(command)
@@ -40,7 +40,7 @@ pub(super) fn env(
     config: &ContainerConfig,
     image: &ImageFacts,
     hostname: &str,
-) -> Result<Vec<String>, Error> {
+) -> Result<Vec<String>, SpecError> {
     let mut env = vec![format!("HOSTNAME={hostname}"), DEFAULT_PATH.to_owned()];
     if config.tty {
         env.push("TERM=xterm".to_owned());
@@ -62,7 +62,7 @@ pub(super) fn env(
 }
 
 /// The pod's working directory, the image's, or the root. The shim checks that it lies inside.
-pub(super) fn cwd(config: &ContainerConfig, image: &ImageFacts) -> Result<PathBuf, Error> {
+pub(super) fn cwd(config: &ContainerConfig, image: &ImageFacts) -> Result<PathBuf, SpecError> {
     let chosen = [&config.working_dir, &image.working_dir];
     let chosen = chosen.into_iter().find(|dir| !dir.is_empty());
     let cwd = chosen.map_or("/", String::as_str);
@@ -72,7 +72,7 @@ pub(super) fn cwd(config: &ContainerConfig, image: &ImageFacts) -> Result<PathBu
 }
 
 /// Who the process is, as numbers where they are given as such and as written in `username`.
-pub(super) fn user(config: &ContainerConfig, image: &ImageFacts) -> Result<User, Error> {
+pub(super) fn user(config: &ContainerConfig, image: &ImageFacts) -> Result<User, SpecError> {
     let security = &config.security;
     let written = match security.run_as_user {
         Some(uid) => uid.to_string(),
@@ -103,8 +103,8 @@ pub(super) fn user(config: &ContainerConfig, image: &ImageFacts) -> Result<User,
 
 /// A number when the text is all digits. Digits are never a name, and a number out of range is never
 /// anything else: both have let images run as root that were not allowed to.
-fn id(whole: &str, part: &str) -> Result<Option<u32>, Error> {
-    let invalid = |reason| Error::Invalid {
+fn id(whole: &str, part: &str) -> Result<Option<u32>, SpecError> {
+    let invalid = |reason| SpecError::Invalid {
         field: "user",
         value: whole.to_owned(),
         reason,
@@ -128,9 +128,9 @@ fn id(whole: &str, part: &str) -> Result<Option<u32>, Error> {
         .ok_or_else(|| invalid("id is greater than 2147483647"))
 }
 
-fn no_nul(field: &'static str, values: &[String]) -> Result<(), Error> {
+fn no_nul(field: &'static str, values: &[String]) -> Result<(), SpecError> {
     match values.iter().find(|value| value.contains('\0')) {
-        Some(value) => Err(Error::Invalid {
+        Some(value) => Err(SpecError::Invalid {
             field,
             value: value.clone(),
             reason: "contains a NUL byte",
@@ -149,7 +149,8 @@ mod tests {
 
     #[test]
     fn command_and_args_replace_entrypoint_and_cmd() {
-        let table: [(&[&str], &[&str], &[&str], &[&str], &[&str]); 7] = [
+        type Words = &'static [&'static str];
+        let table: [(Words, Words, Words, Words, Words); 7] = [
             (&["e"], &["c"], &[], &[], &["e", "c"]),
             (&["e"], &["c"], &["x"], &[], &["x"]),
             (&["e"], &["c"], &[], &["a"], &["e", "a"]),
@@ -172,7 +173,7 @@ mod tests {
             assert_eq!(args(&config, &image).unwrap(), expected);
         }
         let nothing = args(&ContainerConfig::default(), &ImageFacts::default());
-        assert_eq!(nothing, Err(Error::NoCommand));
+        assert_eq!(nothing, Err(SpecError::NoCommand));
     }
 
     #[test]

@@ -341,6 +341,6 @@ fn broken_config_json_is_an_error() {
     };
     assert_eq!(
         order(&spec, inputs).unwrap_err(),
-        Error::Incomplete("linux")
+        SpecError::Incomplete("linux")
     );
 }

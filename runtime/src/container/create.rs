@@ -1,0 +1,273 @@
+//! CreateContainer: record, specification, directories. No process, no mount.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use hanok_shim::protocol::Rootfs;
+use tracing::{Instrument, info_span};
+
+use super::rootfs::RootfsImage;
+use super::{Container, ContainerRecord, Phase, devices, record_file, spec_file};
+use crate::api::{ContainerConfig, ContainerId, Error, Result, SandboxId, SandboxState};
+use crate::sandbox::{Sandbox, hostname_file};
+use crate::service::{Core, chain, child_cgroup, record};
+use crate::spec::{self, HostFacts, ImageFacts, mounts};
+
+/// Makes a container in a ready sandbox, or leaves nothing.
+pub(crate) async fn create(
+    core: &Arc<Core>,
+    sandbox: &SandboxId,
+    config: ContainerConfig,
+) -> Result<ContainerId> {
+    let id = ContainerId(
+        record::new_id().map_err(|error| Error::Internal(format!("cannot make an id: {error}")))?,
+    );
+    let sandbox = core
+        .registry
+        .sandbox(sandbox)
+        .ok_or_else(|| Error::NotFound {
+            kind: "sandbox",
+            id: sandbox.0.clone(),
+        })?;
+    let span = info_span!("container.create", container = %id, name = config.name);
+    async {
+        // A sandbox that is being stopped gets no new container.
+        let _gate = sandbox.gate.lock().await;
+        if sandbox.view().state != SandboxState::Ready {
+            return Err(Error::Internal(format!(
+                "sandbox {} is not ready",
+                sandbox.id
+            )));
+        }
+        let dir = core.layout.containers(&sandbox.id).join(id.as_str());
+        let container = Container {
+            pod: sandbox.with_record(|record| record.config.uid.clone()),
+            ..Container::new(
+                blank(&id, &sandbox, &config),
+                sandbox.clone(),
+                dir,
+                Phase::Created,
+            )
+        };
+        match make(core, &container, config).await {
+            Ok(()) => {
+                core.registry.add_container(Arc::new(container));
+                Ok(id.clone())
+            }
+            Err(error) => {
+                undo(core, &container).await;
+                Err(error)
+            }
+        }
+    }
+    .instrument(span)
+    .await
+}
+
+fn blank(id: &ContainerId, sandbox: &Sandbox, config: &ContainerConfig) -> ContainerRecord {
+    let mut config = config.clone();
+    // Values are secrets of the pod; they are needed in config.json and shown nowhere.
+    config.envs.iter_mut().for_each(|(_, value)| value.clear());
+    ContainerRecord {
+        id: id.clone(),
+        sandbox: sandbox.id.clone(),
+        config,
+        image_ref: String::new(),
+        stop_signal: String::new(),
+        rootfs: Rootfs::Dir(String::new()),
+        created_at: SystemTime::now(),
+        started_at: None,
+        failure: None,
+    }
+}
+
+async fn make(core: &Arc<Core>, container: &Container, config: ContainerConfig) -> Result<()> {
+    let image = image(core, &config).await?;
+    check_filter(core, &config).await?;
+    let spec = generate(core, container, &config, &image.facts)?;
+    prepare_log(container)?;
+    prepare_sources(&config)?;
+    record::create_private_dir(&container.dir)
+        .and_then(|()| record::write(&record_file(&container.dir), &container.record()))
+        .map_err(|error| files(&error))?;
+    let rootfs = core
+        .images
+        .prepare(container.id.as_str(), &config.image)
+        .instrument(info_span!("container.unpack", container = %container.id))
+        .await
+        .map_err(|error| Error::Create(format!("cannot prepare the root filesystem: {error}")))?;
+    make_volumes(&core.layout.volumes(&container.id), &image.facts, &rootfs)
+        .map_err(|error| files(&error))?;
+    record::write(&spec_file(&container.dir), &spec).map_err(|error| files(&error))?;
+    container
+        .update(|record| {
+            record.rootfs = rootfs;
+            record.image_ref = image.reference;
+            record.stop_signal = image.facts.stop_signal;
+        })
+        .map_err(|error| files(&error))
+}
+
+/// Undoes what [`make`] has done so far.
+async fn undo(core: &Core, container: &Container) {
+    let removed = core
+        .images
+        .remove(container.id.as_str())
+        .await
+        .map_err(|error| chain(&error));
+    let volumes = record::remove_dir(&core.layout.volumes(&container.id));
+    let files = record::remove_dir(&container.dir);
+    let volumes = volumes.and(files).map_err(|error| error.to_string());
+    if let Err(error) = removed.and(volumes) {
+        tracing::warn!(container = %container.id, error, "container could not be undone");
+    }
+}
+
+async fn image(core: &Core, config: &ContainerConfig) -> Result<RootfsImage> {
+    let found = core.images.image(&config.image).await;
+    let found = found.map_err(|error| Error::Create(format!("cannot read the image: {error}")))?;
+    found.ok_or_else(|| Error::NotFound {
+        kind: "image",
+        id: config.image.clone(),
+    })
+}
+
+/// Compiles the filter now, so that a broken profile is an error of the creation and the start is quick.
+async fn check_filter(core: &Arc<Core>, config: &ContainerConfig) -> Result<()> {
+    if config.security.privileged {
+        return Ok(());
+    }
+    let capabilities = bounding(core, config)?;
+    let (core, profile) = (core.clone(), config.security.seccomp.clone());
+    let compiled =
+        tokio::task::spawn_blocking(move || core.filters.get(&profile, capabilities).map(drop));
+    match compiled.await {
+        Ok(done) => done.map_err(|error| Error::Create(chain(&error))),
+        Err(error) => Err(Error::Internal(format!("seccomp: {error}"))),
+    }
+}
+
+/// The bounding set of a container that is not privileged.
+pub(super) fn bounding(core: &Core, config: &ContainerConfig) -> Result<u64> {
+    let (add, drop) = (
+        &config.security.add_capabilities,
+        &config.security.drop_capabilities,
+    );
+    spec::capabilities::resolve(add, drop, core.host.capabilities)
+        .map_err(|error| Error::Create(error.to_string()))
+}
+
+fn generate(
+    core: &Core,
+    container: &Container,
+    config: &ContainerConfig,
+    image: &ImageFacts,
+) -> Result<oci_spec::runtime::Spec> {
+    let sandbox = container.sandbox.record();
+    let devices = devices::resolve(config).map_err(|error| Error::Create(chain(&error)))?;
+    let cgroup = child_cgroup(&sandbox.config.cgroup_parent, container.id.as_str());
+    let host = HostFacts {
+        capabilities: core.host.capabilities,
+        hostname: core.hostname(&sandbox.config).to_owned(),
+        netns: sandbox.netns.clone(),
+        pause_pid: sandbox.pid,
+        hostname_file: Some(hostname_file(&container.sandbox.dir)),
+        extra_masked_paths: core.host.extra_masked_paths.clone(),
+        devices: devices.nodes,
+        volumes: core.layout.volumes(&container.id),
+        cgroup: format!("/{cgroup}"),
+    };
+    spec::generate(&sandbox.config, config, image, &host)
+        .map_err(|error| Error::Create(error.to_string()))
+}
+
+/// The log file's directory. The file itself is the shim's.
+fn prepare_log(container: &Container) -> Result<()> {
+    let record = container.record();
+    let path = &record.config.log_path;
+    if path.as_os_str().is_empty() {
+        return Ok(());
+    }
+    if !path
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)))
+    {
+        let path = path.display();
+        return Err(Error::Create(format!(
+            "log path {path} is not below the log directory"
+        )));
+    }
+    let file = container.log_path();
+    let Some(directory) = file.parent() else {
+        return Ok(());
+    };
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(directory)
+        .map_err(|error| {
+            Error::Create(format!(
+                "cannot create log directory {}: {error}",
+                directory.display()
+            ))
+        })
+}
+
+/// A host path without a type that does not exist becomes a directory, as users of containerd expect.
+fn prepare_sources(config: &ContainerConfig) -> Result<()> {
+    for mount in &config.mounts {
+        let path = &mount.host_path;
+        let made = match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(path),
+            other => other.map(drop),
+        };
+        made.map_err(|error| {
+            Error::Create(format!("cannot use host path {}: {error}", path.display()))
+        })?;
+    }
+    Ok(())
+}
+
+/// An empty directory for each volume of the image, with the owner and mode that the image gives the place.
+fn make_volumes(base: &Path, image: &ImageFacts, rootfs: &Rootfs) -> io::Result<()> {
+    let volumes = mounts::image_volumes(image).unwrap_or_default();
+    for (destination, index) in volumes {
+        let directory = base.join(index.to_string());
+        record::create_private_dir(&directory)?;
+        let like = owner_in(rootfs, Path::new(&destination));
+        let (mode, uid, gid) = like.unwrap_or((0o755, 0, 0));
+        std::os::unix::fs::chown(&directory, Some(uid), Some(gid))?;
+        rustix::fs::chmod(&directory, rustix::fs::Mode::from_raw_mode(mode))?;
+    }
+    Ok(())
+}
+
+/// Mode and owner of a directory of the image. Every layer is a wall, and links are not followed: the
+/// image's bytes choose nothing outside.
+fn owner_in(rootfs: &Rootfs, path: &Path) -> Option<(u32, u32, u32)> {
+    use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
+    let layers: Vec<PathBuf> = match rootfs {
+        Rootfs::Overlay { lower, .. } => lower.iter().map(PathBuf::from).collect(),
+        Rootfs::Dir(directory) => vec![PathBuf::from(directory)],
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    layers.iter().find_map(|layer| {
+        let layer = open(layer, flags, Mode::empty()).ok()?;
+        let found = openat2(layer, path, flags, Mode::empty(), resolve).ok()?;
+        let stat = fstat(found).ok()?;
+        let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        directory.then_some((stat.st_mode & 0o7777, stat.st_uid, stat.st_gid))
+    })
+}
+
+fn files(error: &io::Error) -> Error {
+    Error::Internal(format!("cannot write the container's files: {error}"))
+}

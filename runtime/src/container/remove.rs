@@ -1,0 +1,73 @@
+//! RemoveContainer: the end of everything that create and start made. Safe to repeat.
+
+use std::sync::Arc;
+
+use hanok_shim::protocol::{FailureKind, Request};
+
+use super::{Container, Phase, stop};
+use crate::api::{ContainerId, Error, Result};
+use crate::sandbox::teardown::Failures;
+use crate::service::{Core, chain, record};
+use crate::shim_client;
+
+/// Removes a container, killing it first when it runs.
+pub(crate) async fn remove(core: &Core, id: &ContainerId) -> Result<()> {
+    let Some(container) = core.registry.container(id) else {
+        return Ok(());
+    };
+    let _gate = container.gate.lock().await;
+    if container.phase().may_run() {
+        stop::kill(&container, &mut container.watch()).await?;
+    }
+    let mut failures = Failures::default();
+    failures.note(forget_in_shim(&container).await);
+    // Whatever became of the shim, nothing survives this.
+    failures.note(
+        core.cgroups
+            .remove(&container.cgroup())
+            .await
+            .err()
+            .map(|e| chain(&e)),
+    );
+    failures.note(
+        core.images
+            .remove(id.as_str())
+            .await
+            .err()
+            .map(|error| chain(&error)),
+    );
+    let volumes = record::remove_dir(&core.layout.volumes(id));
+    failures.note(
+        volumes
+            .err()
+            .map(|error| format!("cannot remove volumes: {error}")),
+    );
+    failures.result("remove", id)?;
+    record::remove_dir(&container.dir)
+        .map_err(|error| Error::Internal(format!("cannot remove container files: {error}")))?;
+    core.registry.drop_container(id);
+    Ok(())
+}
+
+async fn forget_in_shim(container: &Arc<Container>) -> Option<String> {
+    if !matches!(container.phase(), Phase::Exited(_)) {
+        return None;
+    }
+    let shim = container.sandbox.shim()?;
+    match shim
+        .order(&Request::Delete {
+            container: container.id.0.clone(),
+        })
+        .await
+    {
+        Ok(())
+        | Err(
+            shim_client::ShimError::Gone { .. }
+            | shim_client::ShimError::Failed {
+                kind: FailureKind::NotFound,
+                ..
+            },
+        ) => None,
+        Err(error) => Some(chain(&error)),
+    }
+}

@@ -1,0 +1,172 @@
+//! StartContainer: cgroup, then the shim.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use hanok_shim::protocol::{ContainerSpec, FailureKind, Request};
+use tracing::{Instrument, info_span};
+
+use super::{Container, Phase, StartFailure, create, devices, spec_file};
+use crate::api::{ContainerId, Error, NamespaceMode, Result};
+use crate::service::{Core, chain, record};
+use crate::shim_client;
+use crate::spec::{OrderInputs, order, pid_mode};
+
+/// Exit codes of a container that was never started, as shells and runtimes use them.
+const NOT_FOUND: i32 = 127;
+const NOT_EXECUTABLE: i32 = 126;
+const OTHER: i32 = 128;
+
+/// Starts a created container. When it cannot be started it is Exited, and nothing of it is left running.
+pub(crate) async fn start(core: &Arc<Core>, id: &ContainerId) -> Result<()> {
+    let container = core.registry.container(id).ok_or_else(|| Error::NotFound {
+        kind: "container",
+        id: id.0.clone(),
+    })?;
+    let span = info_span!("container.start", container = %id);
+    async {
+        let _gate = container.gate.lock().await;
+        if !container.advance(&Phase::Created, Phase::Starting) {
+            return Err(Error::Internal(format!(
+                "container {id} was started before"
+            )));
+        }
+        match launch(core, &container).await {
+            Ok(pid) => {
+                // Not when the exit came first.
+                container.advance(&Phase::Starting, Phase::Running { pid });
+                Ok(())
+            }
+            Err(failure) => Err(fail(core, &container, failure).await),
+        }
+    }
+    .instrument(span)
+    .await
+}
+
+async fn launch(core: &Arc<Core>, container: &Container) -> Result<i32, StartFailure> {
+    let shim = container
+        .sandbox
+        .shim()
+        .ok_or_else(|| failure(OTHER, "the sandbox is gone"))?;
+    // On disk before the process: whoever finds the process knows since when it runs.
+    container
+        .update(|record| record.started_at = Some(SystemTime::now()))
+        .map_err(|error| failure(OTHER, format!("cannot record the start: {error}")))?;
+    let order = prepare(core, container)?;
+    shim.start(&Request::StartContainer(Box::new(order)))
+        .await
+        .map_err(|error| match error {
+            shim_client::ShimError::Failed {
+                kind: FailureKind::CommandNotFound,
+                message,
+            } => failure(NOT_FOUND, message),
+            shim_client::ShimError::Failed {
+                kind: FailureKind::CommandNotExecutable,
+                message,
+            } => failure(NOT_EXECUTABLE, message),
+            other => failure(OTHER, chain(&other)),
+        })
+}
+
+/// The cgroup with its limits, and the order for the shim.
+fn prepare(core: &Arc<Core>, container: &Container) -> Result<ContainerSpec, StartFailure> {
+    let other = |error: &(dyn std::error::Error + 'static)| failure(OTHER, chain(error));
+    let record = container.record();
+    let cgroup = container.cgroup();
+    let devices = devices::resolve(&record.config).map_err(|error| other(&error))?;
+    core.cgroups
+        .update(&cgroup, &record.config.resources)
+        .map_err(|error| other(&error))?;
+    core.cgroups
+        .restrict_devices(&cgroup, &devices.rules)
+        .map_err(|error| other(&error))?;
+    let directories = core
+        .cgroups
+        .directories(&cgroup)
+        .map_err(|error| other(&error))?;
+
+    let sandbox = container.sandbox.record();
+    let target_pid = match pid_mode(&sandbox.config, &record.config) {
+        NamespaceMode::Target(target) => target_of(core, container, target)?,
+        _ => 0,
+    };
+    let seccomp = match record.config.security.privileged {
+        true => None,
+        false => {
+            let capabilities = create::bounding(core, &record.config)
+                .map_err(|error| failure(OTHER, error.to_string()))?;
+            let profile = &record.config.security.seccomp;
+            core.filters
+                .get(profile, capabilities)
+                .map_err(|error| other(&error))?
+        }
+    };
+    let spec = record::read(&spec_file(&container.dir)).map_err(|error| other(&error))?;
+    let log = container.log_path();
+    let inputs = OrderInputs {
+        id: container.id.as_str(),
+        sandbox: &sandbox.config,
+        config: &record.config,
+        state_dir: &container.dir,
+        rootfs: record.rootfs,
+        netns: sandbox.netns.as_deref(),
+        target_pid,
+        seccomp,
+        cgroups: directories.iter().map(|path| text(path)).collect(),
+        log: (!record.config.log_path.as_os_str().is_empty()).then_some(log.as_path()),
+    };
+    order(&spec, inputs).map_err(|error| other(&error))
+}
+
+/// Process id of the container whose PID namespace is joined; it must be of the same pod.
+fn target_of(
+    core: &Core,
+    container: &Container,
+    target: &ContainerId,
+) -> Result<i32, StartFailure> {
+    let found = core
+        .registry
+        .container(target)
+        .filter(|other| other.pod == container.pod);
+    match found.map(|target| target.phase()) {
+        Some(Phase::Running { pid }) => Ok(pid),
+        _ => Err(failure(
+            OTHER,
+            format!("target container {target} does not run"),
+        )),
+    }
+}
+
+/// The container is over, and what was made for it is taken back.
+async fn fail(core: &Core, container: &Container, failure: StartFailure) -> Error {
+    if let Err(error) = core.cgroups.remove(&container.cgroup()).await {
+        tracing::warn!(
+            error = chain(&error),
+            "cannot remove the cgroup of a failed start"
+        );
+    }
+    let recorded = container.update(|record| record.failure = Some(failure.clone()));
+    if let Err(error) = recorded {
+        tracing::warn!(%error, "cannot record the failed start");
+    }
+    container.advance(&Phase::Starting, Phase::Failed(failure.clone()));
+    Error::Start {
+        id: container.id.clone(),
+        code: failure.code,
+        message: failure.message,
+    }
+}
+
+fn failure(code: i32, message: impl Into<String>) -> StartFailure {
+    StartFailure {
+        code,
+        message: message.into(),
+        at: SystemTime::now(),
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}

@@ -1,0 +1,141 @@
+//! StopContainer: a signal, a grace period, a kill.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hanok_shim::protocol::Request;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::{Container, Phase};
+use crate::api::{ContainerId, Error, Result};
+use crate::service::{Core, chain};
+use crate::shim_client;
+
+const SIGKILL: i32 = libc::SIGKILL;
+
+/// How long a killed process may take to end. It sits in an uninterruptible system call if it takes longer
+/// than this, and then nobody can do anything but try again later.
+const AFTER_KILL: Duration = Duration::from_secs(30);
+
+/// Returns when the container does not run any more. Several stops of one container do not disturb each
+/// other; the one with the shortest grace period kills.
+pub(crate) async fn stop(core: &Arc<Core>, id: &ContainerId, grace: Duration) -> Result<()> {
+    let container = core.registry.container(id).ok_or_else(|| Error::NotFound {
+        kind: "container",
+        id: id.0.clone(),
+    })?;
+    let mut phase = container.watch();
+    // A start under way is waited for: its outcome decides.
+    let _ = phase.wait_for(|phase| *phase != Phase::Starting).await;
+    if !container.phase().may_run() {
+        return Ok(());
+    }
+    if !grace.is_zero() {
+        let signal = signal_number(&container.record().stop_signal).unwrap_or(libc::SIGTERM);
+        signal_container(&container, signal, false).await?;
+        if over(&mut phase, grace).await {
+            return Ok(());
+        }
+    }
+    kill(&container, &mut phase).await
+}
+
+/// Kills every process of the container and waits for its end.
+pub(super) async fn kill(container: &Container, phase: &mut watch::Receiver<Phase>) -> Result<()> {
+    signal_container(container, SIGKILL, true).await?;
+    if over(phase, AFTER_KILL).await {
+        return Ok(());
+    }
+    let id = &container.id;
+    Err(Error::Internal(format!(
+        "container {id} did not end within 30 s after SIGKILL"
+    )))
+}
+
+async fn over(phase: &mut watch::Receiver<Phase>, patience: Duration) -> bool {
+    timeout(patience, phase.wait_for(Phase::is_over))
+        .await
+        .is_ok()
+}
+
+async fn signal_container(container: &Container, signal: i32, all: bool) -> Result<()> {
+    // Without a shim there is no exit to wait for, and the phase says so already or in a moment.
+    let Some(shim) = container.sandbox.shim() else {
+        return Ok(());
+    };
+    let request = Request::Kill {
+        id: container.id.0.clone(),
+        signal,
+        all,
+    };
+    match shim.order(&request).await {
+        Ok(()) | Err(shim_client::ShimError::Gone { .. }) => Ok(()),
+        Err(error) => {
+            let id = &container.id;
+            Err(Error::Internal(format!(
+                "cannot signal container {id}: {}",
+                chain(&error)
+            )))
+        }
+    }
+}
+
+/// A signal as images write it: a number, or a name with or without SIG, real-time ones as RTMIN+n and
+/// RTMAX-n. None when it is nothing of that; then it is TERM, as an image must not keep a pod from ending.
+fn signal_number(written: &str) -> Option<i32> {
+    const MAX: i32 = 64;
+    const RTMIN: i32 = 34;
+    let upper = written.trim().to_ascii_uppercase();
+    if let Ok(number) = upper.parse::<i32>() {
+        return (1..=MAX).contains(&number).then_some(number);
+    }
+    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+    let lowest = name.strip_prefix("RTMIN").map(|offset| (RTMIN, offset));
+    let real_time = lowest.or_else(|| name.strip_prefix("RTMAX").map(|offset| (MAX, offset)));
+    if let Some((base, offset)) = real_time {
+        let offset = if offset.is_empty() {
+            0
+        } else {
+            offset.parse::<i32>().ok()?
+        };
+        let number = base.checked_add(offset)?;
+        return (RTMIN..=MAX).contains(&number).then_some(number);
+    }
+    named(name)
+}
+
+fn named(name: &str) -> Option<i32> {
+    format!("SIG{name}")
+        .parse::<nix::sys::signal::Signal>()
+        .ok()
+        .map(|signal| signal as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_read_as_images_write_them() {
+        for (written, expected) in [
+            ("SIGTERM", Some(15)),
+            ("quit", Some(3)),
+            ("SIGUSR1", Some(10)),
+            ("WINCH", Some(28)),
+            ("9", Some(9)),
+            ("SIGRTMIN+3", Some(37)),
+            ("RTMIN", Some(34)),
+            ("SIGRTMAX-1", Some(63)),
+            ("RTMIN+31", None),
+            ("", None),
+            ("0", None),
+            ("65", None),
+            ("-1", None),
+            ("SIGFOO", None),
+            ("é€é", None),
+        ] {
+            assert_eq!(signal_number(written), expected, "{written:?}");
+        }
+    }
+}

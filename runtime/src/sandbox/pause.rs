@@ -1,0 +1,228 @@
+//! The pause controller: a shim for each sandbox, and a pause process below it that holds the namespaces.
+//!
+//! The shim's socket is bound here, before the shim exists, and becomes its standard input: a client can
+//! connect at once, and nobody waits for a socket to appear. The shim is started without running any code
+//! of ours between vfork and exec, so the size and the threads of the agent do not matter.
+
+use std::fs;
+use std::io;
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hanok_shim::protocol::{Namespace, Request, SandboxSpec};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tokio::process::Child;
+
+use super::{ControllerError, Holder, SandboxController, SandboxPlan};
+use crate::api::NamespaceMode;
+use crate::shim_client::{self, Shim};
+
+/// `oom_score_adj` of pause: after everything else of the pod.
+const PAUSE_OOM_SCORE_ADJ: i32 = -998;
+
+/// How long the shim's first process may take to say why it failed.
+const LAUNCH: Duration = Duration::from_secs(5);
+
+/// Makes sandboxes of shim and pause.
+#[derive(Debug)]
+pub struct PauseController {
+    shim: PathBuf,
+    pause: PathBuf,
+}
+
+impl PauseController {
+    /// With these programs.
+    pub fn new(shim: PathBuf, pause: PathBuf) -> Self {
+        PauseController { shim, pause }
+    }
+
+    /// Starts the shim. It becomes a child of PID 1 by itself, and its first process ends when it serves.
+    fn spawn(&self, plan: &SandboxPlan) -> Result<Child, ControllerError> {
+        let failed = |verb, path: &Path, source| ControllerError::Io {
+            verb,
+            path: path.to_owned(),
+            source,
+        };
+        let socket = socket(&plan.dir);
+        let listener =
+            shim_client::bind(&socket).map_err(|source| failed("create", &socket, source))?;
+        tokio::process::Command::new(&self.shim)
+            .arg("--state-dir")
+            .arg(&plan.dir)
+            .arg("--socket")
+            .arg(&socket)
+            .env_clear()
+            .stdin(Stdio::from(OwnedFd::from(listener)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|source| failed("start", &self.shim, source))
+    }
+
+    /// Why the shim did not come to serve, in its own words; none when that is not why.
+    async fn refusal(&self, child: Child) -> Option<ControllerError> {
+        let ended = tokio::time::timeout(LAUNCH, child.wait_with_output())
+            .await
+            .ok()?
+            .ok()?;
+        if ended.status.success() {
+            return None;
+        }
+        let words = String::from_utf8_lossy(&ended.stderr).trim().to_owned();
+        let source = io::Error::other(format!("{}: {words}", ended.status));
+        Some(ControllerError::Io {
+            verb: "run",
+            path: self.shim.clone(),
+            source,
+        })
+    }
+
+    fn order(&self, plan: &SandboxPlan) -> SandboxSpec {
+        let config = &plan.record.config;
+        let own = |mode: &NamespaceMode| match mode {
+            NamespaceMode::Node => Namespace::Host,
+            _ => Namespace::New,
+        };
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        SandboxSpec {
+            id: plan.record.id.0.clone(),
+            pause: text(&self.pause),
+            net: plan
+                .record
+                .netns
+                .as_deref()
+                .map_or(Namespace::Host, |p| Namespace::Path(text(p))),
+            ipc: own(&config.ipc),
+            // The host name belongs to the network's owner.
+            uts: own(&config.network),
+            pid: match config.pid {
+                NamespaceMode::Pod => Namespace::New,
+                _ => Namespace::Host,
+            },
+            hostname: config.hostname.clone(),
+            sysctls: config.sysctls.clone(),
+            cgroups: plan.cgroups.iter().map(|path| text(path)).collect(),
+            oom_score_adj: PAUSE_OOM_SCORE_ADJ,
+        }
+    }
+}
+
+#[async_trait]
+impl SandboxController for PauseController {
+    async fn create(&self, _plan: &SandboxPlan) -> Result<(), ControllerError> {
+        Ok(())
+    }
+
+    async fn start(&self, plan: &SandboxPlan) -> Result<Holder, ControllerError> {
+        let mut child = self.spawn(plan)?;
+        let shim = Arc::new(Shim::new(socket(&plan.dir)));
+        // The socket takes connections already; whether anybody will answer them shows.
+        let start = async {
+            let events = shim.subscribe().await?;
+            let pid = shim.start(&Request::StartSandbox(self.order(plan))).await?;
+            Ok((events, pid))
+        };
+        match start.await {
+            Ok((events, pid)) => {
+                tokio::spawn(async move { child.wait().await });
+                Ok(Holder { pid, shim, events })
+            }
+            Err(source) => Err(match self.refusal(child).await {
+                Some(refusal) => refusal,
+                None => ControllerError::Shim {
+                    verb: "start",
+                    source,
+                },
+            }),
+        }
+    }
+
+    async fn status(&self, plan: &SandboxPlan) -> Result<Option<Holder>, ControllerError> {
+        let shim = Arc::new(Shim::new(socket(&plan.dir)));
+        let found = async {
+            // First the events, then the state: what happens in between comes twice and not never.
+            let events = shim.subscribe().await?;
+            let state = shim.state().await?;
+            Ok(Holder {
+                pid: state.pause_pid,
+                shim,
+                events,
+            })
+        };
+        match found.await {
+            Ok(holder) => Ok(Some(holder)),
+            Err(shim_client::ShimError::Gone { .. }) => Ok(None),
+            Err(source) => Err(ControllerError::Shim {
+                verb: "reach",
+                source,
+            }),
+        }
+    }
+
+    async fn stop(&self, plan: &SandboxPlan) -> Result<(), ControllerError> {
+        match Shim::new(socket(&plan.dir)).shutdown().await {
+            Ok(()) | Err(shim_client::ShimError::Gone { .. }) => {}
+            Err(source) => {
+                // A shim that does not answer is killed; what it held dies with the cgroups.
+                kill_shim(&plan.dir);
+                tracing::warn!(
+                    sandbox = %plan.record.id,
+                    error = crate::service::chain(&source),
+                    "shim did not shut down and was killed"
+                );
+            }
+        }
+        for file in [socket(&plan.dir), pid_file(&plan.dir)] {
+            match fs::remove_file(&file) {
+                Err(source) if source.kind() != ErrorKind::NotFound => {
+                    return Err(ControllerError::Io {
+                        verb: "remove",
+                        path: file,
+                        source,
+                    });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, _plan: &SandboxPlan) -> Result<(), ControllerError> {
+        Ok(())
+    }
+}
+
+fn socket(dir: &Path) -> PathBuf {
+    dir.join("shim.sock")
+}
+
+fn pid_file(dir: &Path) -> PathBuf {
+    dir.join("shim.pid")
+}
+
+/// Kills the process of the pid file, if it still is the shim of this directory.
+fn kill_shim(dir: &Path) {
+    let Ok(text) = fs::read_to_string(pid_file(dir)) else {
+        return;
+    };
+    let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) else {
+        return;
+    };
+    let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else {
+        return;
+    };
+    // Read after the pidfd was opened: the process behind it cannot become another one.
+    let cmdline = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+    let dir = dir.as_os_str().as_encoded_bytes();
+    if cmdline
+        .split(|byte| *byte == 0)
+        .any(|argument| argument == dir)
+    {
+        let _ = pidfd_send_signal(handle, Signal::KILL);
+    }
+}

@@ -1,0 +1,161 @@
+//! StopPodSandbox, RemovePodSandbox, and the undoing of a sandbox that was not made to the end.
+//!
+//! All three walk the same way down. Every step runs whatever became of the one before, every step is safe
+//! to repeat, and what failed is said; the record goes last, so that what is left can be tried again.
+
+use std::sync::Arc;
+
+use super::network::NetworkRequest;
+use super::{Sandbox, SandboxPlan, Stage, cni_file, record_file};
+use crate::api::{Error, Result, SandboxId};
+use crate::container;
+use crate::service::{Core, chain, record};
+
+/// Kills every process and takes the network down.
+pub(crate) async fn stop(core: &Core, id: &SandboxId) -> Result<()> {
+    let Some(sandbox) = core.registry.sandbox(id) else {
+        return Ok(());
+    };
+    let _gate = sandbox.gate.lock().await;
+    stop_locked(core, &sandbox).await
+}
+
+/// Stops, then removes containers, directories and cgroups.
+pub(crate) async fn remove(core: &Core, id: &SandboxId) -> Result<()> {
+    let Some(sandbox) = core.registry.sandbox(id) else {
+        return Ok(());
+    };
+    let gate = sandbox.gate.lock().await;
+    let mut failures = Failures::default();
+    failures.note(
+        stop_locked(core, &sandbox)
+            .await
+            .err()
+            .map(|error| error.to_string()),
+    );
+    for container in core.registry.containers_of(id) {
+        let removed = container::remove::remove(core, &container.id).await;
+        failures.note(removed.err().map(|error| error.to_string()));
+    }
+    failures.result("remove", &sandbox.id)?;
+    forget(core, &sandbox).await?;
+    drop(gate);
+    core.registry.drop_sandbox(id);
+    core.ring(&sandbox.record().config.uid);
+    Ok(())
+}
+
+/// Undoes what [`super::run`] has done so far, whoever did it. What cannot be undone is logged and stays on
+/// disk, for the next start of the agent to try.
+pub(crate) async fn undo(core: &Core, sandbox: &Arc<Sandbox>) {
+    let _gate = sandbox.gate.lock().await;
+    let undone = match down(core, sandbox).await {
+        Ok(()) => forget(core, sandbox).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = undone {
+        tracing::warn!(sandbox = %sandbox.id, %error, "sandbox could not be undone");
+    }
+}
+
+async fn stop_locked(core: &Core, sandbox: &Sandbox) -> Result<()> {
+    if sandbox.with_record(|record| record.stage) == Stage::Stopped {
+        return Ok(());
+    }
+    let done = down(core, sandbox).await;
+    // Not until the exits are known: the containers' last states come from the records of the shim.
+    container::settle(core, &sandbox.id);
+    done?;
+    let record = sandbox.with_record(|record| {
+        record.stage = Stage::Stopped;
+        record.pid = 0;
+        record.clone()
+    });
+    record::write(&record_file(&sandbox.dir), &record)
+        .map_err(|error| Error::Internal(format!("cannot record the sandbox: {error}")))?;
+    core.ring(&record.config.uid);
+    Ok(())
+}
+
+/// From the processes down to the network namespace.
+async fn down(core: &Core, sandbox: &Sandbox) -> Result<()> {
+    let record = sandbox.record();
+    let mut failures = Failures::default();
+    let plan = SandboxPlan {
+        record: record.clone(),
+        dir: sandbox.dir.clone(),
+        cgroups: vec![],
+    };
+    failures.note(
+        sandbox
+            .controller
+            .stop(&plan)
+            .await
+            .err()
+            .map(|error| chain(&error)),
+    );
+    sandbox.set_shim(None);
+    // What the shim did not kill, because it was dead itself, dies with its cgroup.
+    for container in core.registry.containers_of(&record.id) {
+        let removed = core.cgroups.remove(&container.cgroup()).await;
+        failures.note(removed.err().map(|error| chain(&error)));
+    }
+    failures.note(
+        core.remove_sandbox_cgroup(&record)
+            .await
+            .err()
+            .map(|error| chain(&error)),
+    );
+    if let Some(netns) = &record.netns {
+        let request = NetworkRequest {
+            sandbox: &record.id,
+            config: &record.config,
+            netns,
+        };
+        let cached = record::read(&cni_file(&sandbox.dir)).ok();
+        let deleted = core.network.delete(request, cached.as_ref()).await;
+        failures.note(deleted.err().map(|error| chain(&error)));
+        failures.note(
+            core.network
+                .unpin(netns)
+                .await
+                .err()
+                .map(|error| chain(&error)),
+        );
+    }
+    failures.note(
+        sandbox
+            .controller
+            .remove(&plan)
+            .await
+            .err()
+            .map(|error| chain(&error)),
+    );
+    failures.result("stop", &record.id)
+}
+
+/// The directory with the record.
+async fn forget(core: &Core, sandbox: &Sandbox) -> Result<()> {
+    record::remove_dir(&core.layout.sandbox(&sandbox.id))
+        .map_err(|error| Error::Internal(format!("cannot remove the sandbox's files: {error}")))
+}
+
+/// What went wrong on the way down.
+#[derive(Debug, Default)]
+pub(crate) struct Failures(Vec<String>);
+
+impl Failures {
+    pub(crate) fn note(&mut self, failure: Option<String>) {
+        self.0.extend(failure);
+    }
+
+    pub(crate) fn result(self, verb: &str, id: &dyn std::fmt::Display) -> Result<()> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Internal(format!(
+            "failed to {verb} {id}: {}",
+            self.0.join("; ")
+        )))
+    }
+}

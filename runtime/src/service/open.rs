@@ -1,0 +1,197 @@
+//! Opening: what an agent before us left is adopted, undone or taken back.
+//!
+//! Nothing here is a reason not to start. A record that cannot be read is set aside under another name and
+//! reported; a shim that does not answer leaves its containers Unknown.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{Core, Host, chain, child_cgroup, file_name, is_id, record};
+use crate::api::SandboxId;
+use crate::container;
+use crate::sandbox::{Sandbox, SandboxPlan, SandboxRecord, Stage, events, record_file, teardown};
+use crate::spec::capabilities;
+
+/// Where directories go that hold no readable record.
+const BROKEN: &str = "broken";
+
+/// Looks at the machine.
+pub(super) fn host() -> io::Result<Host> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let hostname = fs::read_to_string("/proc/sys/kernel/hostname")?;
+    let mut extra_masked_paths = Vec::new();
+    for cpu in fs::read_dir("/sys/devices/system/cpu")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let throttle = cpu.path().join("thermal_throttle");
+        if throttle.is_dir() {
+            extra_masked_paths.extend(throttle.to_str().map(str::to_owned));
+        }
+    }
+    extra_masked_paths.sort();
+    Ok(Host {
+        hostname: hostname.trim_end().to_owned(),
+        capabilities: capabilities::held(&status),
+        extra_masked_paths,
+    })
+}
+
+/// Adopts every sandbox on disk, and takes back what none of them owns.
+pub(super) async fn adopt(core: &Arc<Core>) {
+    let sandboxes = core.layout.sandboxes();
+    let dirs = record::subdirectories(&sandboxes).unwrap_or_else(|error| {
+        tracing::error!(path = %sandboxes.display(), %error, "cannot read sandboxes");
+        Vec::new()
+    });
+    let mut parents = HashSet::new();
+    let adoptions = dirs
+        .into_iter()
+        .filter(|dir| file_name(dir).is_some_and(is_id))
+        .map(|dir| {
+            let core = core.clone();
+            async move { adopt_sandbox(&core, &dir).await }
+        });
+    // At once: a shim that does not answer must not delay the others.
+    parents.extend(
+        futures::future::join_all(adoptions)
+            .await
+            .into_iter()
+            .flatten(),
+    );
+    collect(core, &parents).await;
+}
+
+/// Adopts or undoes one sandbox; returns its cgroup's parent.
+async fn adopt_sandbox(core: &Arc<Core>, dir: &Path) -> Option<String> {
+    let record: SandboxRecord = match record::read(&record_file(dir)) {
+        Ok(record) => record,
+        Err(error) => {
+            set_aside(core, dir, &error);
+            return None;
+        }
+    };
+    let parent = record.config.cgroup_parent.clone();
+    let controller = match core.controller(&record.config.runtime_handler) {
+        Ok(controller) => controller,
+        Err(error) => {
+            // The handler was taken out of the configuration. Its sandboxes stay as they are.
+            tracing::warn!(sandbox = %record.id, %error, "sandbox is not adopted");
+            return Some(parent);
+        }
+    };
+    let stage = record.stage;
+    let sandbox = Arc::new(Sandbox::new(record, dir.to_owned(), controller));
+    if stage == Stage::Making {
+        tracing::info!(sandbox = %sandbox.id, "undoing a sandbox that was not finished");
+        teardown::undo(core, &sandbox).await;
+        return Some(parent);
+    }
+    container::adopt::load(core, &sandbox);
+    core.registry.add_sandbox(sandbox.clone());
+    if stage == Stage::Made {
+        reconnect(core, &sandbox).await;
+    }
+    container::settle(core, &sandbox.id);
+    Some(parent)
+}
+
+/// Finds the shim of a sandbox and what it holds.
+async fn reconnect(core: &Arc<Core>, sandbox: &Arc<Sandbox>) {
+    let plan = SandboxPlan {
+        record: sandbox.record(),
+        dir: sandbox.dir.clone(),
+        cgroups: Vec::new(),
+    };
+    let holder = match sandbox.controller.status(&plan).await {
+        Ok(Some(holder)) => holder,
+        Ok(None) => {
+            tracing::info!(sandbox = %sandbox.id, "sandbox ended while nobody looked");
+            return;
+        }
+        Err(error) => {
+            tracing::warn!(sandbox = %sandbox.id, error = chain(&error), "sandbox does not answer");
+            return;
+        }
+    };
+    match holder.shim.state().await {
+        Ok(state) => container::adopt::merge(core, &sandbox.id, &state),
+        Err(error) => {
+            tracing::warn!(sandbox = %sandbox.id, error = chain(&error), "shim does not answer");
+            return;
+        }
+    }
+    sandbox.with_record(|record| record.pid = holder.pid);
+    sandbox.set_shim(Some(holder.shim));
+    events::follow(core, sandbox, holder.events);
+}
+
+/// Moves a directory without a readable record out of the way.
+fn set_aside(core: &Core, dir: &Path, error: &io::Error) {
+    let broken = core.layout.sandboxes().with_file_name(BROKEN);
+    let target = broken.join(dir.file_name().unwrap_or_default());
+    let moved = record::create_private_dir(&broken).and_then(|()| fs::rename(dir, &target));
+    match moved {
+        Ok(()) => tracing::error!(
+            path = %target.display(), %error, "sandbox record cannot be read, set aside"
+        ),
+        Err(second) => tracing::error!(
+            path = %dir.display(), %error, %second, "sandbox record cannot be read or set aside"
+        ),
+    }
+}
+
+/// Takes back what belongs to nobody: leases, snapshots, volumes, cgroups of containers.
+async fn collect(core: &Arc<Core>, parents: &HashSet<String>) {
+    let sandboxes: Vec<SandboxId> = core
+        .registry
+        .sandboxes()
+        .iter()
+        .map(|sandbox| sandbox.id.clone())
+        .collect();
+    if let Err(error) = core.network.collect(&sandboxes).await {
+        tracing::warn!(error = chain(&error), "cannot collect network leases");
+    }
+    let known = |id: &str| core.registry.container_by_id(id).is_some();
+    match core.images.keys().await {
+        Ok(keys) => {
+            for key in keys.iter().filter(|key| !known(key)) {
+                if let Err(error) = core.images.remove(key).await {
+                    tracing::warn!(
+                        snapshot = key,
+                        error = chain(&error),
+                        "cannot remove snapshot"
+                    );
+                }
+            }
+        }
+        Err(error) => tracing::warn!(error = chain(&error), "cannot list snapshots"),
+    }
+    for volumes in record::subdirectories(&core.layout.all_volumes()).unwrap_or_default() {
+        if !file_name(&volumes).is_some_and(|name| is_id(name) && !known(name)) {
+            continue;
+        }
+        if let Err(error) = record::remove_dir(&volumes) {
+            tracing::warn!(path = %volumes.display(), %error, "cannot remove volumes");
+        }
+    }
+    for parent in parents.iter().filter(|parent| !parent.is_empty()) {
+        let alive = |id: &str| known(id) || sandboxes.iter().any(|one| one.as_str() == id);
+        for child in core.cgroups.children(parent).unwrap_or_default() {
+            if !is_id(&child) || alive(&child) {
+                continue;
+            }
+            if let Err(error) = core.cgroups.remove(&child_cgroup(parent, &child)).await {
+                tracing::warn!(
+                    cgroup = child,
+                    error = chain(&error),
+                    "cannot remove cgroup"
+                );
+            }
+        }
+    }
+}
