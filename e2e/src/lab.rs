@@ -19,6 +19,7 @@ mod cgroup;
 mod control_plane;
 mod down;
 mod node;
+mod peer;
 mod registry;
 mod topology;
 
@@ -31,7 +32,8 @@ use rustix::process::Signal;
 
 pub use audit::AuditLog;
 pub use cgroup::Hierarchy;
-pub use node::{Node, NodeState};
+pub use node::Node;
+pub use peer::Peer;
 
 use crate::process::{Processes, run, wait_for};
 use crate::{image, paths};
@@ -137,6 +139,11 @@ impl Lab {
     /// A node of the lab that runs `hanok agent`.
     pub fn node(&self, name: &str) -> Node {
         Node::new(self, name)
+    }
+
+    /// The node that hanok is measured against.
+    pub fn peer(&self) -> Peer {
+        Peer::new(self)
     }
 
     /// What the API server has been asked.

@@ -37,7 +37,7 @@ enum Command {
     Images,
     /// Starts, stops or kills the agent of a node.
     Node {
-        /// n1 or n2.
+        /// n1, n2, or peer for the kubelet node.
         name: String,
         /// start, stop or kill.
         action: String,
@@ -69,6 +69,11 @@ fn run(cli: Cli) -> Result<()> {
             }
             Ok(())
         }
+        Command::Node { name, action } if name == "peer" => match action.as_str() {
+            "start" => lab.peer().start(),
+            "stop" => lab.peer().stop(),
+            other => bail!("unknown action {other:?}; start or stop"),
+        },
         Command::Node { name, action } => {
             let node = lab.node(&name);
             match action.as_str() {

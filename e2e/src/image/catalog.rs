@@ -49,7 +49,7 @@ impl Recipe {
 /// # Errors
 /// When busybox, the test program or agnhost is missing.
 pub fn recipes() -> Result<Vec<Recipe>> {
-    Ok(vec![busybox()?, testapp()?, nonroot()?, agnhost()?])
+    Ok(vec![busybox()?, testapp()?, nonroot()?, pause()?, agnhost()?])
 }
 
 /// The shell and its tools.
@@ -106,6 +106,16 @@ fn nonroot() -> Result<Recipe> {
             "Cmd": ["catch"],
             "StopSignal": "SIGUSR1",
         }),
+    })
+}
+
+/// What holds a pod's namespaces on the peer node.
+fn pause() -> Result<Recipe> {
+    Ok(Recipe {
+        name: "pause".into(),
+        tags: vec!["1".into()],
+        layers: vec![Rootfs::new().program("testapp", &paths::testapp()?)],
+        config: json!({ "Entrypoint": ["/testapp", "sleep"] }),
     })
 }
 

@@ -10,13 +10,25 @@ use anyhow::{Context, Result};
 
 use super::Lab;
 
+/// File in the lab's directory with the cgroups that had to be made above those of its machines, deepest first.
+const MADE: &str = "cgroups-made";
+
 /// A mounted cgroup hierarchy and the caller's own place in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
     /// Its controllers as /proc/self/cgroup names them; empty for v2.
     pub controllers: String,
+    /// Where it is mounted.
+    pub mount: PathBuf,
+    /// The caller's own cgroup, relative to the mount point.
+    pub path: String,
+}
+
+impl Hierarchy {
     /// The caller's own cgroup, as a directory.
-    pub own: PathBuf,
+    pub fn own(&self) -> PathBuf {
+        self.mount.join(&self.path)
+    }
 }
 
 /// Every mounted hierarchy.
@@ -51,10 +63,46 @@ fn parse(memberships: &str, mountinfo: &str) -> Vec<Hierarchy> {
         })?;
         Some(Hierarchy {
             controllers: controllers.to_owned(),
-            own: Path::new(mount).join(path),
+            mount: PathBuf::from(mount),
+            path: path.to_owned(),
         })
     });
     own.collect()
+}
+
+/// Makes a machine's cgroup at one and the same path in every v1 hierarchy, as a kubelet wants it, and returns
+/// the path. It is below the caller's own cgroup wherever that is not the root.
+///
+/// # Errors
+/// When a cgroup cannot be made.
+pub(super) fn create_common(lab: &Lab, machine: &str) -> Result<String> {
+    let all = hierarchies()?;
+    let deepest = all.iter().map(|h| h.path.as_str()).max_by_key(|p| p.len()).unwrap_or_default();
+    let bases: Vec<PathBuf> = all.iter().map(|h| h.mount.join(deepest)).collect();
+    add(lab, &bases)?;
+    for base in bases {
+        let dir = base.join(lab.netns(machine));
+        // Cgroups above it that this makes go with it, and no others.
+        let above = dir.ancestors().skip(1).filter(|d| !d.exists());
+        let above: Vec<String> = above.map(|d| d.display().to_string() + "\n").collect();
+        let mut made = fs::File::options().create(true).append(true).open(lab.dir().join(MADE))?;
+        std::io::Write::write_all(&mut made, above.concat().as_bytes())?;
+        fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+        inherit_cpuset(&dir)?;
+    }
+    Ok(format!("/{}", Path::new(deepest).join(lab.netns(machine)).display()))
+}
+
+/// A v1 cpuset begins empty and takes no process until it has CPUs and memory nodes; parents first.
+fn inherit_cpuset(dir: &Path) -> Result<()> {
+    let (Some(parent), true) = (dir.parent(), dir.join("cpuset.cpus").exists()) else { return Ok(()) };
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        if fs::read_to_string(dir.join(file))?.trim().is_empty() {
+            inherit_cpuset(parent)?;
+            fs::write(dir.join(file), fs::read_to_string(parent.join(file))?)?;
+        }
+    }
+    Ok(())
 }
 
 /// Adds the caller's own cgroups to those that the lab may have used.
@@ -62,12 +110,15 @@ fn parse(memberships: &str, mountinfo: &str) -> Vec<Hierarchy> {
 /// # Errors
 /// When /proc or the lab's directory cannot be used.
 pub(super) fn remember(lab: &Lab) -> Result<()> {
+    let own: Vec<PathBuf> = hierarchies()?.iter().map(Hierarchy::own).collect();
+    add(lab, &own)
+}
+
+fn add(lab: &Lab, more: &[PathBuf]) -> Result<()> {
     let mut bases = remembered(lab);
-    for hierarchy in hierarchies()? {
-        if !bases.contains(&hierarchy.own) {
-            bases.push(hierarchy.own);
-        }
-    }
+    bases.extend(more.iter().cloned());
+    bases.sort();
+    bases.dedup();
     let lines: Vec<String> = bases.iter().map(|b| b.display().to_string()).collect();
     fs::write(file(lab), lines.join("\n") + "\n")?;
     Ok(())
@@ -125,6 +176,18 @@ pub(super) fn remove(dir: &Path) -> Result<()> {
             }
             _ => {}
         }
+    }
+    Ok(())
+}
+
+/// Removes what [`create_common`] had to make above the machines' cgroups. Absent is success.
+///
+/// # Errors
+/// At the first that cannot be removed.
+pub(super) fn remove_made(lab: &Lab) -> Result<()> {
+    let text = fs::read_to_string(lab.dir().join(MADE)).unwrap_or_default();
+    for dir in text.lines().filter(|d| Path::new(d).exists()) {
+        fs::remove_dir(dir).with_context(|| format!("remove cgroup {dir}"))?;
     }
     Ok(())
 }

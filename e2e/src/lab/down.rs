@@ -36,6 +36,8 @@ pub(super) fn down(lab: &Lab) -> Result<()> {
             note(remove_cgroup(&group));
         }
     }
+    note(cgroup::remove_made(lab));
+    note(lab.peer().restore_machine());
     for dir in [lab.dir(), &lab.run_dir()] {
         note(unmount_below(dir));
     }

@@ -19,9 +19,6 @@ pub struct Node {
     name: String,
 }
 
-/// What a node has on the machine at a moment, as the leak check compares it: a line for each thing.
-pub type NodeState = std::collections::BTreeSet<String>;
-
 impl Node {
     pub(super) fn new(lab: &Lab, name: &str) -> Self {
         Self {
@@ -206,6 +203,7 @@ impl Node {
                 "x509": { "clientCAFile": self.lab.pki().join("ca.crt") },
             },
             "authorization": { "mode": "Webhook" },
+            "clusterDNS": [topology::CLUSTER_DNS],
             "cgroupRoot": self.netns(),
             "failSwapOn": false,
             "maxPods": 250,

@@ -14,6 +14,9 @@ const HOST: u8 = 254;
 /// First address of the cluster's Services, that of the API server.
 pub(super) const KUBERNETES_SERVICE: &str = "10.96.0.1";
 
+/// Where the cluster's DNS would be; the lab has none, but pods with a name server are what people run.
+pub(super) const CLUSTER_DNS: &str = "10.96.0.10";
+
 /// Makes namespaces, links and addresses.
 pub(super) fn create(lab: &Lab) -> Result<()> {
     let cp = lab.netns("cp");

@@ -10,12 +10,13 @@ use serde_json::json;
 pub(crate) fn stories() -> Vec<Story> {
     stories![
         Cluster:
+        security_context_decides_user_groups_and_capabilities,
+        memory_limit_ends_in_oom_killed;
+        // A kubelet's defaults are weaker, and its message about the handler is shorter.
+        Lab:
         ordinary_container_is_refused_what_would_reach_the_node,
         pod_shares_network_ipc_and_host_name_and_nothing_else,
-        security_context_decides_user_groups_and_capabilities,
-        memory_limit_ends_in_oom_killed,
-        unknown_runtime_handler_keeps_the_pod_pending;
-        Lab:
+        unknown_runtime_handler_keeps_the_pod_pending,
         host_network_pod_has_the_nodes_address,
         limits_are_in_the_cgroup,
     ]
