@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-pub use catalog::{Recipe, recipes};
+pub use catalog::Recipe;
 pub use layout::Layout;
 pub use push::Registry;
 pub use rootfs::Rootfs;
@@ -21,25 +21,24 @@ pub use rootfs::Rootfs;
 use crate::paths;
 use crate::process::wait_for;
 
-/// Makes every image of the catalog that is not there yet and returns their layouts.
+/// Makes the images of these names, or every image when there are none, and returns their layouts. What goes into
+/// an image need be there only when that image is made.
 ///
 /// # Errors
-/// When something that goes into an image is missing.
-pub fn build_all() -> Result<Vec<(Recipe, Layout)>> {
-    let build = |recipe: Recipe| {
-        let layout = build(&recipe).with_context(|| format!("image {}", recipe.name))?;
+/// When something that goes into an image is missing, or a name is unknown.
+pub fn build(only: &[String]) -> Result<Vec<(Recipe, Layout)>> {
+    let names: Vec<&str> = match only {
+        [] => catalog::NAMES.to_vec(),
+        only => only.iter().map(String::as_str).collect(),
+    };
+    let build = |name: &str| {
+        let recipe = catalog::recipe(name).with_context(|| format!("image {name}"))?;
+        let dir = directory().join(format!("{name}-{}", recipe.key()?));
+        let layout =
+            Layout::open_or_write(&dir, &recipe).with_context(|| format!("image {name}"))?;
         Ok((recipe, layout))
     };
-    recipes()?.into_iter().map(build).collect()
-}
-
-/// Makes one image and returns its layout.
-///
-/// # Errors
-/// When something that goes into it is missing.
-pub fn build(recipe: &Recipe) -> Result<Layout> {
-    let dir = directory().join(format!("{}-{}", recipe.name, recipe.key()?));
-    Layout::open_or_write(&dir, recipe)
+    names.into_iter().map(build).collect()
 }
 
 /// Where layouts are kept.
@@ -52,13 +51,10 @@ pub fn directory() -> PathBuf {
 /// # Errors
 /// When an image cannot be made or pushed.
 pub fn publish(address: &str) -> Result<()> {
-    let images = build_all()?;
+    let images = build(&[])?;
     let registry = Registry::new(address);
     wait_for("the registry", Duration::from_secs(20), || registry.ping())?;
-    for (recipe, layout) in images {
-        for tag in &recipe.tags {
-            registry.push(&layout, &recipe.name, tag)?;
-        }
-    }
-    Ok(())
+    images
+        .iter()
+        .try_for_each(|(recipe, layout)| recipe.push(layout, address))
 }

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod cluster;
 pub mod image;
 pub mod kubeconfig;

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
-use hanok_e2e::image;
 use hanok_e2e::lab::{Lab, NODES};
+use hanok_e2e::{bench, image};
 
 /// A control plane, a registry and nodes in network namespaces of this machine.
 #[derive(Debug, Parser)]
@@ -34,7 +34,16 @@ enum Command {
     /// Says what runs.
     Status,
     /// Makes the images as OCI layouts and prints where they are.
-    Images,
+    Images {
+        /// Only these.
+        #[arg(long, value_delimiter = ',')]
+        only: Vec<String>,
+        /// Push them to this registry (host:port, plain HTTP) as well.
+        #[arg(long)]
+        push: Option<String>,
+    },
+    /// Takes the figures on a lab of its own.
+    Bench(bench::Options),
     /// Starts, stops or kills the agent of a node.
     Node {
         /// n1, n2, or peer for the kubelet node.
@@ -63,12 +72,8 @@ fn run(cli: Cli) -> Result<()> {
             lab.status().iter().for_each(|line| println!("{line}"));
             Ok(())
         }
-        Command::Images => {
-            for (recipe, layout) in image::build_all()? {
-                println!("{} {}", recipe.name, layout.dir().display());
-            }
-            Ok(())
-        }
+        Command::Images { only, push } => images(&only, push.as_deref()),
+        Command::Bench(options) => bench::run(&lab, &options),
         Command::Node { name, action } if name == "peer" => match action.as_str() {
             "start" => lab.peer().start(),
             "stop" => lab.peer().stop(),
@@ -95,5 +100,15 @@ fn up(lab: &Lab, nodes: &[String]) -> Result<()> {
         .collect();
     lab.start_nodes(&names)?;
     println!("export KUBECONFIG={}", lab.kubeconfig("admin").display());
+    Ok(())
+}
+
+fn images(only: &[String], push: Option<&str>) -> Result<()> {
+    for (recipe, layout) in image::build(only)? {
+        println!("{} {}", recipe.name, layout.dir().display());
+        if let Some(registry) = push {
+            recipe.push(&layout, registry)?;
+        }
+    }
     Ok(())
 }

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::layout::hex;
+use super::layout::{Layout, hex};
+use super::push::Registry;
 use super::rootfs::Rootfs;
 use crate::paths;
 use crate::process::run;
@@ -42,14 +43,35 @@ impl Recipe {
         }
         Ok(hex(&hash.finalize()[..8]))
     }
+
+    /// Pushes its layout under every tag to the registry at `address` (host:port).
+    ///
+    /// # Errors
+    /// When the registry refuses something.
+    pub fn push(&self, layout: &Layout, address: &str) -> Result<()> {
+        let registry = Registry::new(address);
+        self.tags
+            .iter()
+            .try_for_each(|tag| registry.push(layout, &self.name, tag))
+    }
 }
 
 /// Every image.
+pub(super) const NAMES: [&str; 5] = ["busybox", "testapp", "nonroot", "pause", "agnhost"];
+
+/// What goes into an image.
 ///
 /// # Errors
-/// When busybox, the test program or agnhost is missing.
-pub fn recipes() -> Result<Vec<Recipe>> {
-    Ok(vec![busybox()?, testapp()?, nonroot()?, pause()?, agnhost()?])
+/// When a part of it is missing, or there is no such image.
+pub(super) fn recipe(name: &str) -> Result<Recipe> {
+    match name {
+        "busybox" => busybox(),
+        "testapp" => testapp(),
+        "nonroot" => nonroot(),
+        "pause" => pause(),
+        "agnhost" => agnhost(),
+        _ => bail!("there is no such image; there are {NAMES:?}"),
+    }
 }
 
 /// The shell and its tools.

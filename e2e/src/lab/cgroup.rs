@@ -77,7 +77,11 @@ fn parse(memberships: &str, mountinfo: &str) -> Vec<Hierarchy> {
 /// When a cgroup cannot be made.
 pub(super) fn create_common(lab: &Lab, machine: &str) -> Result<String> {
     let all = hierarchies()?;
-    let deepest = all.iter().map(|h| h.path.as_str()).max_by_key(|p| p.len()).unwrap_or_default();
+    let deepest = all
+        .iter()
+        .map(|h| h.path.as_str())
+        .max_by_key(|p| p.len())
+        .unwrap_or_default();
     let bases: Vec<PathBuf> = all.iter().map(|h| h.mount.join(deepest)).collect();
     add(lab, &bases)?;
     for base in bases {
@@ -85,17 +89,25 @@ pub(super) fn create_common(lab: &Lab, machine: &str) -> Result<String> {
         // Cgroups above it that this makes go with it, and no others.
         let above = dir.ancestors().skip(1).filter(|d| !d.exists());
         let above: Vec<String> = above.map(|d| d.display().to_string() + "\n").collect();
-        let mut made = fs::File::options().create(true).append(true).open(lab.dir().join(MADE))?;
+        let mut made = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(lab.dir().join(MADE))?;
         std::io::Write::write_all(&mut made, above.concat().as_bytes())?;
         fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
         inherit_cpuset(&dir)?;
     }
-    Ok(format!("/{}", Path::new(deepest).join(lab.netns(machine)).display()))
+    Ok(format!(
+        "/{}",
+        Path::new(deepest).join(lab.netns(machine)).display()
+    ))
 }
 
 /// A v1 cpuset begins empty and takes no process until it has CPUs and memory nodes; parents first.
 fn inherit_cpuset(dir: &Path) -> Result<()> {
-    let (Some(parent), true) = (dir.parent(), dir.join("cpuset.cpus").exists()) else { return Ok(()) };
+    let (Some(parent), true) = (dir.parent(), dir.join("cpuset.cpus").exists()) else {
+        return Ok(());
+    };
     for file in ["cpuset.cpus", "cpuset.mems"] {
         if fs::read_to_string(dir.join(file))?.trim().is_empty() {
             inherit_cpuset(parent)?;
@@ -204,7 +216,7 @@ mod tests {
                       32 29 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n";
         let own: Vec<PathBuf> = parse(memberships, mounts)
             .into_iter()
-            .map(|h| h.own)
+            .map(|h| h.own())
             .collect();
         let wanted = [
             "/sys/fs/cgroup/memory/a/b",

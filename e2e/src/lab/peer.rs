@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::{Lab, cgroup, topology};
+use crate::network;
 use crate::paths;
 use crate::process::{Process, Spawn, wait_for};
 
@@ -59,17 +60,32 @@ impl Peer {
     /// When a program is missing or the node does not become ready.
     pub fn start(&self) -> Result<()> {
         self.prepare()?;
-        let hide: String = HIDDEN.map(|dir| format!("mount -t tmpfs peer {dir} && ")).concat();
+        let hide: String = HIDDEN
+            .map(|dir| format!("mount -t tmpfs peer {dir} && "))
+            .concat();
         let script = format!(r#"{hide} exec "$0" "$@""#);
         let config = format!("--config={}", self.file("containerd.toml"));
-        let unshare = ["unshare", "--mount", "--propagation=private", "sh", "-c", &script];
+        let unshare = [
+            "unshare",
+            "--mount",
+            "--propagation=private",
+            "sh",
+            "-c",
+            &script,
+        ];
         let containerd = self.spawn(CONTAINERD, &unshare, "containerd", vec![config])?;
         wait_for("containerd", Duration::from_secs(30), || {
-            ensure!(self.run_dir().join("containerd.sock").exists(), "it has no socket");
+            ensure!(
+                self.run_dir().join("containerd.sock").exists(),
+                "it has no socket"
+            );
             Ok(())
         })?;
         let flags = [
-            ("kubeconfig", self.lab.kubeconfig("node-peer").display().to_string()),
+            (
+                "kubeconfig",
+                self.lab.kubeconfig("node-peer").display().to_string(),
+            ),
             ("config", self.file("kubelet.yaml")),
             ("hostname-override", NAME.to_owned()),
             ("node-ip", self.lab.address(topology::host_number(NAME))),
@@ -80,16 +96,27 @@ impl Peer {
         let flags = flags.map(|(k, v)| format!("--{k}={v}")).to_vec();
         self.spawn(KUBELET, &["nsenter", &mounts, "--"], "kubelet", flags)?;
         let cidr = self.ask("{.spec.podCIDR}", |cidr| !cidr.is_empty())?;
-        fs::write(self.dir().join("cni/10-bridge.conflist"), self.network(&cidr))?;
-        self.ask(r#"{.status.conditions[?(@.type=="Ready")].status}"#, |ready| ready == "True")
-            .with_context(|| self.lab.processes().log_tail(KUBELET))?;
+        fs::write(
+            self.dir().join("cni/10-bridge.conflist"),
+            self.network(&cidr),
+        )?;
+        self.ask(
+            r#"{.status.conditions[?(@.type=="Ready")].status}"#,
+            |ready| ready == "True",
+        )
+        .with_context(|| self.lab.processes().log_tail(KUBELET))?;
         self.lab.route_pods()
     }
 
-    /// Process ids of kubelet and containerd.
-    pub fn daemons(&self) -> Vec<i32> {
-        let running = [KUBELET, CONTAINERD].map(|name| self.lab.processes().running(name));
-        running.into_iter().flatten().map(|p| p.pid).collect()
+    /// Ids of all its processes: daemons, shims and what runs in its pods.
+    pub fn processes(&self) -> Vec<i32> {
+        let mut pids = network::processes_in(&self.lab.netns(NAME));
+        for group in cgroup::of_machine(&self.lab, NAME) {
+            pids.extend(cgroup::processes(&group));
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        pids
     }
 
     /// Stops kubelet and containerd; what they run is left to the lab's end.
@@ -98,7 +125,9 @@ impl Peer {
     /// When one survives SIGKILL.
     pub fn stop(&self) -> Result<()> {
         for name in [KUBELET, CONTAINERD] {
-            self.lab.processes().stop(name, Signal::TERM, Duration::from_secs(10))?;
+            self.lab
+                .processes()
+                .stop(name, Signal::TERM, Duration::from_secs(10))?;
         }
         Ok(())
     }
@@ -123,16 +152,28 @@ impl Peer {
         }
         let server = format!("server = \"http://{registry}\"\n[host.\"http://{registry}\"]\n");
         fs::write(hosts.join("hosts.toml"), server)?;
-        fs::write(self.dir().join("containerd.toml"), self.containerd_configuration())?;
+        fs::write(
+            self.dir().join("containerd.toml"),
+            self.containerd_configuration(),
+        )?;
         self.keep_kernel_settings()?;
         self.make_hidden_directories()?;
         let root = cgroup::create_common(&self.lab, NAME)?;
-        fs::write(self.dir().join("kubelet.yaml"), self.kubelet_configuration(&root).to_string())?;
+        fs::write(
+            self.dir().join("kubelet.yaml"),
+            self.kubelet_configuration(&root).to_string(),
+        )?;
         Ok(())
     }
 
     /// Starts a program behind one that changes its mount namespace and then execs it.
-    fn spawn(&self, name: &str, before: &[&str], program: &str, args: Vec<String>) -> Result<Process> {
+    fn spawn(
+        &self,
+        name: &str,
+        before: &[&str],
+        program: &str,
+        args: Vec<String>,
+    ) -> Result<Process> {
         let netns = self.lab.netns(NAME);
         // containerd looks for its shim in PATH.
         let path = std::env::var("PATH").unwrap_or_default();
@@ -158,12 +199,24 @@ impl Peer {
             let value = fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?;
             Some(format!("{name} {}\n", value.trim()))
         };
-        Ok(fs::write(file, KERNEL_SETTINGS.into_iter().filter_map(line).collect::<String>())?)
+        Ok(fs::write(
+            file,
+            KERNEL_SETTINGS
+                .into_iter()
+                .filter_map(line)
+                .collect::<String>(),
+        )?)
     }
 
     fn make_hidden_directories(&self) -> Result<()> {
-        let missing: Vec<&str> = HIDDEN.into_iter().filter(|d| !Path::new(d).exists()).collect();
-        let mut made = fs::File::options().create(true).append(true).open(self.dir().join(MADE))?;
+        let missing: Vec<&str> = HIDDEN
+            .into_iter()
+            .filter(|d| !Path::new(d).exists())
+            .collect();
+        let mut made = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir().join(MADE))?;
         for dir in missing {
             writeln!(made, "{dir}")?;
             fs::create_dir_all(dir)?;
@@ -185,14 +238,23 @@ impl Peer {
     }
 
     fn ask(&self, path: &str, enough: impl Fn(&str) -> bool) -> Result<String> {
-        wait_for(&format!("{path} of the peer"), Duration::from_secs(60), || {
-            for name in [CONTAINERD, KUBELET] {
-                ensure!(self.lab.processes().running(name).is_some(), "{name} has ended");
-            }
-            let value = self.lab.kubectl(&["get", "node", NAME, "-o", &format!("jsonpath={path}")])?;
-            ensure!(enough(&value), "it is {value:?}");
-            Ok(value)
-        })
+        wait_for(
+            &format!("{path} of the peer"),
+            Duration::from_secs(60),
+            || {
+                for name in [CONTAINERD, KUBELET] {
+                    ensure!(
+                        self.lab.processes().running(name).is_some(),
+                        "{name} has ended"
+                    );
+                }
+                let value =
+                    self.lab
+                        .kubectl(&["get", "node", NAME, "-o", &format!("jsonpath={path}")])?;
+                ensure!(enough(&value), "it is {value:?}");
+                Ok(value)
+            },
+        )
     }
 
     fn containerd_configuration(&self) -> String {

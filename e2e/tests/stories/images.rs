@@ -51,7 +51,8 @@ fn malformed_image_name_is_told_and_never_pulled(space: &Space<'_>) -> Result<()
 }
 
 fn image_gives_user_directory_environment_and_layers(space: &Space<'_>) -> Result<()> {
-    let look = "id -u; pwd; echo $FROM_IMAGE; cat /opt/layer; ls /opt/old /etc/motd 2>&1 | grep -c gone";
+    let look =
+        "id -u; pwd; echo $FROM_IMAGE; cat /opt/layer; ls /opt/old /etc/motd 2>&1 | grep -c gone";
     let container = shell("main", look).image("nonroot:1");
     space.apply(&pod("says").restart("Never").with(container).manifest())?;
     space.until_phase("says", "Failed")?;

@@ -1,0 +1,74 @@
+//! A node that is measured, and its processes by what they are.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use crate::lab::{Node, Peer};
+use crate::network;
+
+/// A node under measurement.
+#[derive(Debug)]
+pub(super) enum Subject {
+    /// `hanok agent`.
+    Hanok(Node),
+    /// kubelet and containerd.
+    Kubelet(Peer),
+}
+
+impl Subject {
+    /// The name in figures.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Hanok(_) => "hanok",
+            Self::Kubelet(_) => "kubelet",
+        }
+    }
+
+    /// The node's name in the cluster.
+    pub(super) fn node(&self) -> &str {
+        match self {
+            Self::Hanok(node) => node.name(),
+            Self::Kubelet(_) => "peer",
+        }
+    }
+
+    /// Process ids of the node's own processes, without the pods' programs, by kind: `agent`, `shim`, `pause` ...
+    pub(super) fn processes(&self) -> BTreeMap<&'static str, Vec<i32>> {
+        let pids = match self {
+            Self::Hanok(node) => {
+                let mut pids = network::processes_in(&node.netns());
+                pids.extend(node.cgroup_processes());
+                pids
+            }
+            Self::Kubelet(peer) => peer.processes(),
+        };
+        let mut kinds: BTreeMap<&'static str, Vec<i32>> = BTreeMap::new();
+        for pid in pids {
+            if let Some(kind) = kind(pid) {
+                let list = kinds.entry(kind).or_default();
+                if !list.contains(&pid) {
+                    list.push(pid);
+                }
+            }
+        }
+        kinds
+    }
+}
+
+/// What a process is; none for a pod's own program.
+fn kind(pid: i32) -> Option<&'static str> {
+    let program = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    // Both pause programs are told from the pods' by how they are started: the peer's image has nothing else.
+    match program.file_name()?.to_str()? {
+        "hanok" => Some("agent"),
+        "hanok-shim" | "containerd-shim-runc-v2" => Some("shim"),
+        "hanok-pause" => Some("pause"),
+        "kubelet" => Some("kubelet"),
+        "containerd" => Some("containerd"),
+        "testapp" if command == b"/testapp\0sleep\0" => Some("pause"),
+        _ => fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|c| c.trim() == "hanok-pause" || c.trim() == "pause")
+            .then_some("pause"),
+    }
+}
