@@ -1,0 +1,229 @@
+//! Who gets in, and where.
+
+use std::sync::atomic::Ordering;
+
+use axum::http::Method;
+use tokio_tungstenite::tungstenite::Error as WsError;
+
+use super::client::{Client, Failure};
+use super::fixture::{Ca, FakeReviewer, Fixture};
+
+/// Every route, and one that does not exist.
+const ROUTES: [&str; 13] = [
+    "/pods",
+    "/runningpods/",
+    "/healthz",
+    "/healthz/ping",
+    "/configz",
+    "/metrics",
+    "/containerLogs/default/web/app",
+    "/exec/default/web/app?command=x&output=1",
+    "/exec/default/web/uid-1/app?command=x&output=1",
+    "/attach/default/web/app?output=1",
+    "/run/default/web/app?cmd=x",
+    "/portForward/default/web",
+    "/nothing/here",
+];
+
+fn reviewer() -> FakeReviewer {
+    FakeReviewer {
+        tokens: [
+            ("metrics-token", "prometheus"),
+            ("reader-token", "reader"),
+            ("runner-token", "runner"),
+            ("nobody-token", "nobody"),
+        ]
+        .into(),
+        grants: [
+            ("prometheus", "get", "metrics"),
+            ("reader", "get", "proxy"),
+            ("runner", "get", "proxy"),
+            ("runner", "create", "proxy"),
+        ]
+        .into(),
+        ..FakeReviewer::default()
+    }
+}
+
+#[tokio::test]
+async fn without_a_proof_every_route_is_401() {
+    let fixture = Fixture::with(reviewer(), |_| {});
+    for token in [None, Some("forged")] {
+        let client = Client::new(fixture.address, None, token);
+        for route in ROUTES {
+            for method in [Method::GET, Method::POST, Method::PUT] {
+                let response = client.send(method.clone(), route, &[]).await.unwrap();
+                assert_eq!(response.status(), 401, "{method} {route}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_ca_ends_the_handshake() {
+    let fixture = Fixture::start();
+    let expired = fixture.ca.issue("admin", "system:masters", true);
+    for certificate in [Ca::new().issue("admin", "system:masters", false), expired] {
+        let client = Client::new(fixture.address, Some(certificate), None);
+        let error = client.get("/healthz").await.unwrap_err();
+        assert!(whole(&error).contains("alert"), "{error:?}");
+    }
+}
+
+fn whole(error: &Failure) -> String {
+    format!("{error:?}").to_lowercase()
+}
+
+#[tokio::test]
+async fn an_admin_gets_everywhere_and_nowhere_that_is_not() {
+    let fixture = Fixture::start();
+    let client = Client::admin(&fixture);
+    for route in ["/pods", "/runningpods/", "/healthz", "/configz", "/metrics"] {
+        assert_eq!(client.get(route).await.unwrap().0, 200, "{route}");
+    }
+    for route in [
+        "/nothing/here",
+        "/debug/pprof/",
+        "/logs/",
+        "/checkpoint/a/b/c",
+        "/",
+    ] {
+        assert_eq!(client.get(route).await.unwrap().0, 404, "{route}");
+    }
+    assert!(
+        client
+            .get("/pods")
+            .await
+            .unwrap()
+            .1
+            .contains(r#""kind":"PodList""#)
+    );
+    assert!(client.get("/runningpods/").await.unwrap().1.contains("app"));
+    assert!(
+        client
+            .get("/metrics")
+            .await
+            .unwrap()
+            .1
+            .contains("kubelet_running_pods 1\n")
+    );
+    assert!(client.get("/configz").await.unwrap().1.contains("110"));
+}
+
+#[tokio::test]
+async fn each_subresource_opens_its_routes_only() {
+    let fixture = Fixture::with(reviewer(), |_| {});
+    let open: [(&str, &[&str]); 3] = [
+        ("nobody-token", &[]),
+        ("metrics-token", &["/metrics"]),
+        (
+            "reader-token",
+            &[
+                "/pods",
+                "/runningpods/",
+                "/healthz",
+                "/healthz/ping",
+                "/configz",
+            ],
+        ),
+    ];
+    for (token, allowed) in open {
+        let client = Client::new(fixture.address, None, Some(token));
+        for route in &ROUTES[..6] {
+            let expected = if allowed.contains(route) { 200 } else { 403 };
+            assert_eq!(
+                client.get(route).await.unwrap().0,
+                expected,
+                "{token} {route}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn reading_a_node_does_not_run_anything_on_it() {
+    let fixture = Fixture::with(reviewer(), |_| {});
+    let paths = [
+        "/exec/default/web/app?command=exit&command=0&output=1",
+        "/attach/default/web/app?output=1",
+    ];
+    for path in paths {
+        let reader = Client::new(fixture.address, None, Some("reader-token"));
+        let error = reader
+            .websocket(path, "v5.channel.k8s.io")
+            .await
+            .unwrap_err();
+        let Some(WsError::Http(response)) = error.downcast_ref() else {
+            panic!("{error:?}")
+        };
+        assert_eq!(response.status(), 403, "{path}");
+        let runner = Client::new(fixture.address, None, Some("runner-token"));
+        runner.websocket(path, "v5.channel.k8s.io").await.unwrap();
+    }
+    let reader = Client::new(fixture.address, None, Some("reader-token"));
+    let (status, text) = reader.get("/portForward/default/web").await.unwrap();
+    assert_eq!(status, 403);
+    let expected = "Forbidden (user=reader, verb=create, resource=nodes, subresource(s)=[proxy])";
+    assert_eq!(text, expected);
+}
+
+#[tokio::test]
+async fn answers_are_kept_for_a_while() {
+    let fixture = Fixture::with(reviewer(), |_| {});
+    let client = Client::new(fixture.address, None, Some("metrics-token"));
+    for _ in 0..5 {
+        assert_eq!(client.get("/metrics").await.unwrap().0, 200);
+    }
+    // One TokenReview and one SubjectAccessReview.
+    assert_eq!(fixture.reviewer.questions.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn nobody_gets_in_while_nobody_can_be_asked() {
+    let fixture = Fixture::start();
+    *fixture.reviewer.out_of_order.lock().unwrap() = true;
+    let (status, text) = Client::admin(&fixture).get("/pods").await.unwrap();
+    assert_eq!(status, 500);
+    assert!(
+        text.starts_with("Authorization error (user=admin, verb=get"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn the_plain_port_has_one_route() {
+    let fixture = Fixture::start();
+    for (route, status) in [
+        ("/healthz", 200),
+        ("/pods", 404),
+        ("/metrics", 404),
+        ("/", 404),
+    ] {
+        let stream = tokio::net::TcpStream::connect(fixture.healthz)
+            .await
+            .unwrap();
+        let io = hyper_util::rt::TokioIo::new(stream);
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+        tokio::spawn(connection);
+        let request = axum::http::Request::get(route)
+            .header("host", "localhost")
+            .body(http_body_util::Empty::<bytes::Bytes>::new())
+            .unwrap();
+        assert_eq!(
+            sender.send_request(request).await.unwrap().status(),
+            status,
+            "{route}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn shutting_down_ends_every_stream() {
+    let fixture = Fixture::start();
+    let client = Client::admin(&fixture);
+    let path = "/exec/default/web/app?command=hang&input=1&output=1";
+    let (_socket, _) = client.websocket(path, "v5.channel.k8s.io").await.unwrap();
+    fixture.shutdown.cancel();
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(10), fixture.running).await;
+    ended.unwrap().unwrap().unwrap();
+}
