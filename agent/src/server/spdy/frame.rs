@@ -7,7 +7,7 @@ use bytes::{BufMut, BytesMut};
 use super::headers::{Deflater, Headers, Inflater};
 
 /// Longest control frame that is taken, bytes.
-pub(super) const MAX_CONTROL: usize = 64 << 10;
+pub(in super::super) const MAX_CONTROL: usize = 64 << 10;
 
 /// The protocol's version in control frames.
 const VERSION: u16 = 3;
@@ -26,7 +26,7 @@ const FLAG_FIN: u8 = 1;
 /// The peer does not keep to the protocol; the connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("SPDY protocol error: {0}")]
-pub(in super::super) struct ProtocolError(pub(super) &'static str);
+pub(in super::super) struct ProtocolError(pub(in super::super) &'static str);
 
 /// Why a stream is reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(in super::super) enum Reset {
 
 /// The first 8 bytes of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Head {
+pub(in super::super) enum Head {
     /// A control frame of this kind, with this many bytes to follow.
     Control { kind: u16, flags: u8, length: usize },
     /// Data of a stream.
@@ -57,7 +57,7 @@ pub(super) enum Head {
 
 impl Head {
     /// Reads a head.
-    pub(super) fn parse(bytes: [u8; 8]) -> Result<Self, ProtocolError> {
+    pub(in super::super) fn parse(bytes: [u8; 8]) -> Result<Self, ProtocolError> {
         let [a, b, c, d, flags, e, f, g] = bytes;
         let first = u32::from_be_bytes([a, b, c, d]);
         let length = usize::from(e) << 16 | usize::from(f) << 8 | usize::from(g);
@@ -84,7 +84,7 @@ impl Head {
 
 /// A control frame of the peer, as far as it matters here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Control {
+pub(in super::super) enum Control {
     /// Opens a stream.
     Open {
         stream: u32,
@@ -107,15 +107,15 @@ pub(super) enum Control {
 
 /// Reads the peer's frames.
 #[derive(Debug)]
-pub(super) struct Decoder(Inflater);
+pub(in super::super) struct Decoder(Inflater);
 
 impl Decoder {
-    pub(super) fn new() -> Self {
+    pub(in super::super) fn new() -> Self {
         Self(Inflater::new())
     }
 
     /// Reads a control frame's fields.
-    pub(super) fn control(
+    pub(in super::super) fn control(
         &mut self,
         kind: u16,
         flags: u8,
@@ -169,15 +169,19 @@ fn stream_id(payload: &[u8]) -> Result<(u32, &[u8]), ProtocolError> {
 
 /// Writes our frames.
 #[derive(Debug)]
-pub(super) struct Encoder(Deflater);
+pub(in super::super) struct Encoder(Deflater);
 
 impl Encoder {
-    pub(super) fn new() -> Self {
+    pub(in super::super) fn new() -> Self {
         Self(Deflater::new())
     }
 
     /// Accepts a stream.
-    pub(super) fn reply(&mut self, stream: u32, out: &mut BytesMut) -> Result<(), ProtocolError> {
+    pub(in super::super) fn reply(
+        &mut self,
+        stream: u32,
+        out: &mut BytesMut,
+    ) -> Result<(), ProtocolError> {
         let block = self.0.block(&[])?;
         control(out, SYN_REPLY, 0, 4 + block.len());
         out.put_u32(stream);
@@ -187,7 +191,13 @@ impl Encoder {
 
     /// Opens a stream, as a client does.
     #[cfg(test)]
-    pub(super) fn open(&mut self, stream: u32, headers: &Headers, fin: bool, out: &mut BytesMut) {
+    pub(in super::super) fn open(
+        &mut self,
+        stream: u32,
+        headers: &Headers,
+        fin: bool,
+        out: &mut BytesMut,
+    ) {
         let block = self.0.block(headers).unwrap();
         control(out, SYN_STREAM, u8::from(fin), 10 + block.len());
         out.put_u32(stream);
@@ -197,27 +207,27 @@ impl Encoder {
 }
 
 /// The head of a data frame; the payload is written behind it.
-pub(super) fn data(stream: u32, fin: bool, length: usize, out: &mut BytesMut) {
+pub(in super::super) fn data(stream: u32, fin: bool, length: usize, out: &mut BytesMut) {
     out.put_u32(stream & 0x7fff_ffff);
     out.put_u8(if fin { FLAG_FIN } else { 0 });
     out.put_uint(length as u64 & 0x00ff_ffff, 3);
 }
 
 /// Ends a stream at once.
-pub(super) fn reset(stream: u32, reason: Reset, out: &mut BytesMut) {
+pub(in super::super) fn reset(stream: u32, reason: Reset, out: &mut BytesMut) {
     control(out, RST_STREAM, 0, 8);
     out.put_u32(stream);
     out.put_u32(reason as u32);
 }
 
 /// A ping, or the answer to one.
-pub(super) fn ping(id: u32, out: &mut BytesMut) {
+pub(in super::super) fn ping(id: u32, out: &mut BytesMut) {
     control(out, PING, 0, 4);
     out.put_u32(id);
 }
 
 /// No new streams: status 0 for a good end, 1 for a protocol error.
-pub(super) fn go_away(last_stream: u32, status: u32, out: &mut BytesMut) {
+pub(in super::super) fn go_away(last_stream: u32, status: u32, out: &mut BytesMut) {
     control(out, GOAWAY, 0, 8);
     out.put_u32(last_stream);
     out.put_u32(status);
