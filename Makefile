@@ -11,7 +11,7 @@ PEER_NODE := kubelet containerd containerd-shim-runc-v2 ctr
 build:
 	e2e/install.sh build
 	$(CARGO) build --locked --release --package hanok-agent
-	runtime/build-static.sh
+	runtime/build-static.sh target/release
 
 # A pod by `hanok run`, without any cluster.
 demo:
