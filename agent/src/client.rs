@@ -4,6 +4,9 @@
 //! notice a dead server within half a minute. Watches are HTTP/1.1, a connection each: a server allows about a
 //! hundred streams on a connection, and watches, which never end, would leave none for requests.
 
+#[cfg(test)]
+pub(crate) mod fake;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

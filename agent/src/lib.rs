@@ -9,14 +9,19 @@
 
 #![forbid(unsafe_code)]
 
+pub mod back_off;
 pub mod client;
 pub mod cmd;
 pub mod config;
 pub mod env;
+pub mod events;
 pub mod flags;
+pub mod lease;
 pub mod objects;
 pub mod pod;
 pub mod quantity;
 pub mod server;
 pub mod sinks;
+pub mod source;
+pub mod status_writer;
 pub mod volume;

@@ -1,0 +1,3 @@
+//! Where desired pods come from. Each source sends [`crate::sinks::PodUpdate`]s.
+
+pub mod api;

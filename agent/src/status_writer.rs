@@ -1,0 +1,310 @@
+//! Sends pods' statuses to the API server, and deletes pods of which nothing is left on the node.
+//!
+//! One request at a time for a pod, many pods side by side; what is published while a request is on its way is
+//! coalesced into the next one. Nothing is ever sent twice, and nothing waits for a batch.
+
+mod patch;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hanok_runtime::api::PodUid;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use tokio::sync::Semaphore;
+
+use crate::back_off::BackOff;
+use crate::client::{ApiServer, Failure, failure, message};
+use crate::sinks::StatusSink;
+
+/// Requests at once. More would only queue in the server, whose CPU a node shares with others.
+const AT_ONCE: usize = 16;
+
+/// First and longest wait after a failure.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(7));
+
+/// Statuses by way of the API server.
+#[derive(Debug, Clone)]
+pub struct StatusWriter {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    server: ApiServer,
+    slots: Mutex<HashMap<PodUid, Slot>>,
+    permits: Semaphore,
+}
+
+/// What is known of one pod.
+#[derive(Debug)]
+struct Slot {
+    pod: Arc<Pod>,
+    /// To be sent.
+    next: Option<PodStatus>,
+    /// What the server has, as far as we know.
+    sent: Option<PodStatus>,
+    /// Nothing of the pod is left here.
+    terminated: bool,
+    /// A task is at work on it.
+    busy: bool,
+}
+
+/// What to do next for a pod.
+enum Step {
+    Patch(Box<Change>),
+    Delete(Arc<Pod>),
+    Rest,
+}
+
+/// A status on its way.
+struct Change {
+    pod: Arc<Pod>,
+    /// What the server has.
+    before: Option<PodStatus>,
+    /// What it is to have.
+    status: PodStatus,
+}
+
+impl StatusWriter {
+    /// Sends by `server`'s connection for requests.
+    pub fn new(server: &ApiServer) -> Self {
+        let shared = Shared {
+            server: server.clone(),
+            slots: Mutex::default(),
+            permits: Semaphore::new(AT_ONCE),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// The API server has no such pod any more: nothing that is still to be sent has a receiver.
+    pub fn forget(&self, uid: &PodUid) {
+        self.shared.slots().remove(uid);
+    }
+
+    /// Changes the pod's slot, and starts a task if there is work and none is at it.
+    fn change(&self, pod: &Arc<Pod>, change: impl FnOnce(&mut Slot)) {
+        let uid = PodUid(pod.metadata.uid.clone().unwrap_or_default());
+        let start = {
+            let mut slots = self.shared.slots();
+            let slot = slots.entry(uid.clone()).or_insert_with(|| Slot::new(pod));
+            slot.pod = pod.clone();
+            change(slot);
+            let start = !slot.busy && slot.has_work();
+            slot.busy |= start;
+            start
+        };
+        if start {
+            tokio::spawn(work(self.shared.clone(), uid));
+        }
+    }
+}
+
+impl StatusSink for StatusWriter {
+    fn publish(&self, pod: &Arc<Pod>, status: PodStatus) {
+        self.change(pod, |slot| {
+            let same = slot
+                .sent
+                .as_ref()
+                .is_some_and(|sent| patch::same(sent, &status));
+            slot.next = if same && !slot.busy {
+                None
+            } else {
+                Some(status)
+            };
+        });
+    }
+
+    fn terminated(&self, pod: &Arc<Pod>) {
+        self.change(pod, |slot| slot.terminated = true);
+    }
+}
+
+impl Slot {
+    fn new(pod: &Arc<Pod>) -> Self {
+        let sent = pod.status.clone();
+        Self {
+            pod: pod.clone(),
+            next: None,
+            sent,
+            terminated: false,
+            busy: false,
+        }
+    }
+
+    /// The object waits only for us.
+    fn deletable(&self) -> bool {
+        self.terminated && self.pod.metadata.deletion_timestamp.is_some()
+    }
+
+    fn has_work(&self) -> bool {
+        self.next.is_some() || self.deletable()
+    }
+}
+
+impl Shared {
+    fn slots(&self) -> MutexGuard<'_, HashMap<PodUid, Slot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the next thing to do; without any, the slot is idle from then on.
+    fn next(&self, uid: &PodUid) -> Step {
+        let mut slots = self.slots();
+        let Some(slot) = slots.get_mut(uid) else {
+            return Step::Rest;
+        };
+        if let Some(status) = slot.next.take() {
+            let same = slot
+                .sent
+                .as_ref()
+                .is_some_and(|sent| patch::same(sent, &status));
+            if !same {
+                let (pod, before) = (slot.pod.clone(), slot.sent.clone());
+                return Step::Patch(Box::new(Change {
+                    pod,
+                    before,
+                    status,
+                }));
+            }
+        }
+        if slot.deletable() {
+            return Step::Delete(slot.pod.clone());
+        }
+        slot.busy = false;
+        Step::Rest
+    }
+
+    /// The server took this status.
+    fn sent(&self, uid: &PodUid, status: PodStatus) {
+        if let Some(slot) = self.slots().get_mut(uid) {
+            slot.sent = Some(status);
+        }
+    }
+
+    /// It did not: send it later, unless there is a newer one.
+    fn put_back(&self, uid: &PodUid, status: PodStatus) {
+        if let Some(slot) = self.slots().get_mut(uid) {
+            slot.next.get_or_insert(status);
+        }
+    }
+}
+
+/// Works on one pod until there is nothing left to send.
+async fn work(shared: Arc<Shared>, uid: PodUid) {
+    let mut back_off = BackOff::new(RETRY.0, RETRY.1);
+    loop {
+        let Ok(permit) = shared.permits.acquire().await else {
+            return;
+        };
+        let failed = match shared.next(&uid) {
+            Step::Rest => return,
+            Step::Patch(change) => {
+                match send(&shared, &change).await {
+                    Outcome::Done => {
+                        shared.sent(&uid, change.status);
+                        false
+                    }
+                    Outcome::Gone => {
+                        shared.slots().remove(&uid);
+                        return;
+                    }
+                    // Sending it again would end the same; the next change may be taken.
+                    Outcome::Refused => false,
+                    Outcome::Later => {
+                        shared.put_back(&uid, change.status);
+                        true
+                    }
+                }
+            }
+            Step::Delete(pod) => match delete(&shared, &pod).await {
+                Outcome::Later => true,
+                _ => {
+                    shared.slots().remove(&uid);
+                    return;
+                }
+            },
+        };
+        drop(permit);
+        if failed {
+            back_off.wait().await;
+        } else {
+            back_off.reset();
+        }
+    }
+}
+
+/// How a request ended.
+enum Outcome {
+    Done,
+    /// There is no such pod any more.
+    Gone,
+    Refused,
+    Later,
+}
+
+fn api(shared: &Shared, pod: &Pod) -> Api<Pod> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    Api::namespaced(shared.server.requests.clone(), namespace)
+}
+
+/// Sends one status.
+async fn send(shared: &Shared, change: &Change) -> Outcome {
+    let pod = &change.pod;
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let patch = Patch::Strategic(patch::status_patch(
+        pod,
+        change.before.as_ref(),
+        &change.status,
+    ));
+    match api(shared, pod)
+        .patch_status(name, &PatchParams::default(), &patch)
+        .await
+    {
+        Ok(_) => Outcome::Done,
+        Err(error) => outcome(&error, pod, "cannot send a pod's status"),
+    }
+}
+
+/// Deletes the object for good.
+async fn delete(shared: &Shared, pod: &Pod) -> Outcome {
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let preconditions = Preconditions {
+        uid: pod.metadata.uid.clone(),
+        resource_version: None,
+    };
+    let params = DeleteParams::default()
+        .grace_period(0)
+        .preconditions(preconditions);
+    match api(shared, pod).delete(name, &params).await {
+        Ok(_) => Outcome::Done,
+        Err(error) => outcome(&error, pod, "cannot delete a pod that has ended"),
+    }
+}
+
+/// Sorts a failure; tells of those that nobody else will see.
+fn outcome(error: &kube::Error, pod: &Pod, what: &'static str) -> Outcome {
+    let message = message(error);
+    match failure(error) {
+        Failure::NotFound => Outcome::Gone,
+        // The UID is the precondition: under this name there is another pod now.
+        Failure::Conflict if message.contains("UID") || message.contains("uid") => Outcome::Gone,
+        Failure::Conflict => Outcome::Later,
+        Failure::Refused => {
+            let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+            tracing::error!(?namespace, ?name, "{what}: {message}");
+            Outcome::Refused
+        }
+        Failure::Later => {
+            tracing::debug!(name = ?pod.metadata.name, "{what}, trying again: {message}");
+            Outcome::Later
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "status_writer/tests.rs"]
+mod tests;

@@ -1,0 +1,147 @@
+//! The writer against a scripted API server.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::client::fake::{Answer, Fake, Seen};
+
+fn pod(deleted: bool) -> Arc<Pod> {
+    let time = deleted.then_some("2026-01-01T00:00:00Z");
+    let meta = json!({"name": "p", "namespace": "ns", "uid": "u", "deletionTimestamp": time});
+    Arc::new(serde_json::from_value(json!({"metadata": meta})).unwrap())
+}
+
+fn phase(phase: &str) -> PodStatus {
+    PodStatus {
+        phase: Some(phase.into()),
+        ..PodStatus::default()
+    }
+}
+
+fn ok() -> Option<Answer> {
+    Some(Answer::Object(json!({"metadata": {"name": "p"}})))
+}
+
+fn phases(seen: &[Seen]) -> Vec<String> {
+    let patches = seen.iter().filter(|seen| seen.method == Method::PATCH);
+    patches
+        .map(|seen| {
+            seen.body["status"]["phase"]
+                .as_str()
+                .unwrap_or("-")
+                .to_owned()
+        })
+        .collect()
+}
+
+fn last_phase_is(wanted: &'static str) -> impl Fn(&[Seen]) -> bool {
+    move |seen| phases(seen).last().is_some_and(|phase| phase == wanted)
+}
+
+#[tokio::test]
+async fn a_change_is_one_patch_with_the_uid_and_the_same_again_is_none() {
+    let (fake, server) = Fake::start(|_| ok()).await;
+    let writer = StatusWriter::new(&server);
+    writer.publish(&pod(false), phase("Pending"));
+    let seen = fake.until(|seen| !seen.is_empty()).await;
+    assert_eq!(seen[0].path, "/api/v1/namespaces/ns/pods/p/status");
+    assert_eq!(seen[0].body["metadata"]["uid"], "u");
+    writer.publish(&pod(false), phase("Pending"));
+    writer.publish(&pod(false), phase("Running"));
+    let seen = fake.until(last_phase_is("Running")).await;
+    assert_eq!(phases(&seen), ["Pending", "Running"]);
+}
+
+#[tokio::test]
+async fn what_is_published_meanwhile_is_coalesced_and_never_two_are_in_flight() {
+    let at_once = Arc::new(AtomicUsize::new(0));
+    let most = Arc::new(AtomicUsize::new(0));
+    let (counted, peak) = (at_once.clone(), most.clone());
+    let (fake, server) = Fake::start(move |_| {
+        let now = counted.fetch_add(1, Ordering::SeqCst) + 1;
+        peak.fetch_max(now, Ordering::SeqCst);
+        let counted = counted.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(45)).await;
+            counted.fetch_sub(1, Ordering::SeqCst);
+        });
+        Some(Answer::Late(
+            Duration::from_millis(50),
+            json!({"metadata": {"name": "p"}}),
+        ))
+    })
+    .await;
+    let writer = StatusWriter::new(&server);
+    writer.publish(&pod(false), phase("0"));
+    fake.until(|seen| !seen.is_empty()).await;
+    for n in 1..=20 {
+        writer.publish(&pod(false), phase(&n.to_string()));
+    }
+    let seen = fake.until(last_phase_is("20")).await;
+    assert_eq!(phases(&seen), ["0", "20"]);
+    assert_eq!(most.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_failure_is_tried_again_with_the_newest_status() {
+    let mut left = 3;
+    let (fake, server) = Fake::start(move |_| {
+        left -= 1;
+        if left > 0 {
+            Some(Answer::Status(500, "away"))
+        } else {
+            ok()
+        }
+    })
+    .await;
+    let writer = StatusWriter::new(&server);
+    writer.publish(&pod(false), phase("Pending"));
+    fake.until(|seen| seen.len() == 2).await;
+    writer.publish(&pod(false), phase("Running"));
+    let seen = fake.until(|seen| seen.len() == 3).await;
+    assert_eq!(phases(&seen), ["Pending", "Pending", "Running"]);
+}
+
+#[tokio::test]
+async fn a_pod_that_is_gone_or_replaced_is_dropped() {
+    for (code, text) in [
+        (404, "not found"),
+        (409, "Precondition failed: UID in precondition: u"),
+    ] {
+        let (fake, server) = Fake::start(move |_| Some(Answer::Status(code, text))).await;
+        let writer = StatusWriter::new(&server);
+        writer.publish(&pod(true), phase("Running"));
+        writer.publish(&pod(true), phase("Failed"));
+        fake.until(|seen| !seen.is_empty()).await;
+        let idle = async {
+            while !writer.shared.slots().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(5), idle)
+            .await
+            .unwrap();
+        assert!(fake.seen().len() <= 2, "{code}");
+    }
+}
+
+#[tokio::test]
+async fn an_ended_pod_is_deleted_after_its_last_status_and_only_when_that_is_asked_for() {
+    let (fake, server) = Fake::start(|_| ok()).await;
+    let writer = StatusWriter::new(&server);
+    writer.publish(&pod(false), phase("Succeeded"));
+    writer.terminated(&pod(false));
+    fake.until(last_phase_is("Succeeded")).await;
+    writer.publish(&pod(true), phase("Failed"));
+    writer.terminated(&pod(true));
+    let is_delete = |seen: &Seen| seen.method == Method::DELETE;
+    let seen = fake.until(|seen| seen.iter().any(is_delete)).await;
+    let methods: Vec<_> = seen.iter().map(|seen| seen.method.as_str()).collect();
+    assert_eq!(methods, ["PATCH", "PATCH", "DELETE"]);
+    let body: &Value = &seen[2].body;
+    assert_eq!(body["gracePeriodSeconds"], 0);
+    assert_eq!(body["preconditions"]["uid"], "u");
+}
