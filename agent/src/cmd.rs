@@ -4,3 +4,4 @@ pub mod agent;
 pub mod image;
 pub mod ps;
 pub mod run;
+mod table;

@@ -5,6 +5,7 @@
 pub mod api;
 pub mod cgroup;
 pub mod container;
+pub mod inspect;
 pub mod sandbox;
 pub mod seccomp;
 pub mod service;

@@ -39,7 +39,7 @@ pub(crate) fn load(core: &Core, sandbox: &Arc<Sandbox>) {
 }
 
 /// What the disk alone says. A container whose start was ordered may run; the shim will tell.
-fn recorded_phase(record: &ContainerRecord, exit: Option<Exit>) -> Phase {
+pub(crate) fn recorded_phase(record: &ContainerRecord, exit: Option<Exit>) -> Phase {
     match (&record.failure, exit, record.started_at) {
         (Some(failure), _, _) => Phase::Failed(failure.clone()),
         (None, Some(exit), _) => Phase::Exited(exit),

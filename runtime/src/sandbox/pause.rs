@@ -197,7 +197,7 @@ impl SandboxController for PauseController {
     }
 }
 
-fn socket(dir: &Path) -> PathBuf {
+pub(crate) fn socket(dir: &Path) -> PathBuf {
     dir.join("shim.sock")
 }
 
