@@ -24,4 +24,5 @@ pub mod server;
 pub mod sinks;
 pub mod source;
 pub mod status_writer;
+pub mod timeline;
 pub mod volume;

@@ -11,14 +11,19 @@
 
 pub mod actions;
 pub mod back_off;
+pub mod config;
+pub mod credentials;
+pub mod files;
+pub mod hooks;
 pub mod labels;
 pub mod observation;
 pub mod probe;
 pub mod resources;
+pub mod settings;
 pub mod spec;
 pub mod status;
-
 pub mod stop_order;
+mod sync;
 
 #[cfg(test)]
 mod sample;

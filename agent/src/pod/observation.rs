@@ -26,8 +26,8 @@ pub struct Observation {
 pub struct Lost {
     /// How it ended, as far as anybody knows.
     pub exit: Exit,
-    /// Its restart count then.
-    pub attempt: u32,
+    /// The restart count of its next run.
+    pub next: u32,
 }
 
 impl Observation {
@@ -138,7 +138,7 @@ impl Observation {
             // Nothing of a created container has run: the same attempt is made again.
             (Some(record), _) if record.state == ContainerState::Created => record.config.attempt,
             (Some(record), _) => record.config.attempt.saturating_add(1),
-            (None, Some(lost)) => lost.attempt.saturating_add(1),
+            (None, Some(lost)) => lost.next,
             (None, None) => 0,
         }
     }
@@ -183,10 +183,15 @@ fn lost(status: &ContainerStatus) -> Option<Lost> {
         },
         None => return None,
     };
-    Some(Lost {
-        exit,
-        attempt: u32::try_from(status.restart_count).unwrap_or(0),
-    })
+    let count = u32::try_from(status.restart_count).unwrap_or(0);
+    // A waiting container's count is that of the run it waits for.
+    let waits = state.is_some_and(|state| state.waiting.is_some());
+    let next = if waits {
+        count
+    } else {
+        count.saturating_add(1)
+    };
+    Some(Lost { exit, next })
 }
 
 #[cfg(test)]

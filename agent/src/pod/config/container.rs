@@ -1,0 +1,202 @@
+//! The runtime's configuration of one container. Pure: what had to be read or resolved is given.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use hanok_runtime::api::{ContainerConfig, ContainerId, Image, Mount, NamespaceMode};
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::security;
+use crate::env::expand::expand;
+use crate::pod::back_off::Step;
+use crate::pod::settings::Settings;
+use crate::pod::{labels, resources, spec};
+
+/// The path of the termination message when the container names none.
+const DEFAULT_MESSAGE_PATH: &str = "/dev/termination-log";
+
+/// What a container is made from.
+#[derive(Debug)]
+pub struct Ingredients<'a> {
+    /// The pod.
+    pub pod: &'a Pod,
+    /// The container in it.
+    pub container: &'a Container,
+    /// The node's choices.
+    pub settings: &'a Settings,
+    /// Its image.
+    pub image: &'a Image,
+    /// Its restart count.
+    pub attempt: u32,
+    /// The back-off after this run.
+    pub back_off: Option<Step>,
+    /// Its environment.
+    pub envs: Vec<(String, String)>,
+    /// Volumes and files.
+    pub mounts: Vec<Mount>,
+    /// The container whose processes it sees.
+    pub target: Option<ContainerId>,
+}
+
+/// Path in the container of its termination message.
+pub fn message_path(container: &Container) -> &str {
+    let path = container.termination_message_path.as_deref();
+    path.filter(|path| !path.is_empty())
+        .unwrap_or(DEFAULT_MESSAGE_PATH)
+}
+
+/// Host path of one run's termination message.
+pub fn message_file(pod_dir: &Path, container: &str, attempt: u32) -> PathBuf {
+    pod_dir
+        .join("containers")
+        .join(container)
+        .join(attempt.to_string())
+}
+
+/// Makes the configuration. The error is what the user reads.
+pub fn config(from: Ingredients<'_>) -> Result<ContainerConfig, String> {
+    let Ingredients {
+        pod,
+        container,
+        settings,
+        image,
+        attempt,
+        ..
+    } = from;
+    let context = security::Context {
+        image_user: &image.user,
+        seccomp_dir: &settings.seccomp_dir,
+        seccomp_default: settings.seccomp_default,
+    };
+    let mut security = security::security_context(pod, container, &context)?;
+    security.pid = from.target.map(NamespaceMode::Target);
+    let expanded = |words: &Option<Vec<String>>| -> Vec<String> {
+        let lookup = |name: &str| {
+            from.envs
+                .iter()
+                .find(|(key, _)| key == name)
+                .map(|(_, value)| value.as_str())
+        };
+        words
+            .iter()
+            .flatten()
+            .map(|word| expand(word, lookup).into_owned())
+            .collect()
+    };
+    Ok(ContainerConfig {
+        name: container.name.clone(),
+        attempt,
+        image: image.id.clone(),
+        image_reference: container.image.clone().unwrap_or_default(),
+        command: expanded(&container.command),
+        args: expanded(&container.args),
+        working_dir: container.working_dir.clone().unwrap_or_default(),
+        mounts: from.mounts,
+        devices: Vec::new(),
+        log_path: PathBuf::from(&container.name).join(format!("{attempt}.log")),
+        log_max_size: settings.log_max_size,
+        log_max_files: settings.log_max_files,
+        stdin: container.stdin.unwrap_or(false),
+        stdin_once: container.stdin_once.unwrap_or(false),
+        tty: container.tty.unwrap_or(false),
+        resources: resources::container_resources(pod, container, settings.node_memory),
+        security,
+        labels: labels::container_labels(pod, &container.name),
+        annotations: annotations(pod, container, settings, attempt, from.back_off),
+        envs: from.envs,
+    })
+}
+
+/// What a new agent needs to know of the container.
+fn annotations(
+    pod: &Pod,
+    container: &Container,
+    settings: &Settings,
+    attempt: u32,
+    back_off: Option<Step>,
+) -> BTreeMap<String, String> {
+    let file = message_file(&settings.pod_dir(&spec::uid(pod)), &container.name, attempt);
+    let policy = container
+        .termination_message_policy
+        .as_deref()
+        .unwrap_or("File");
+    let entries = [
+        (labels::HASH, labels::container_hash(container)),
+        (labels::RESTART_COUNT, attempt.to_string()),
+        (
+            labels::TERMINATION_MESSAGE_PATH,
+            message_path(container).to_owned(),
+        ),
+        (
+            labels::TERMINATION_MESSAGE_FILE,
+            file.to_string_lossy().into_owned(),
+        ),
+        (labels::TERMINATION_MESSAGE_POLICY, policy.to_owned()),
+        (
+            labels::GRACE_PERIOD,
+            spec::grace_period(pod).as_secs().to_string(),
+        ),
+    ];
+    let back_off = back_off.map(|step| (labels::BACK_OFF, step.annotation()));
+    let entries = entries.into_iter().chain(back_off);
+    entries
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::sample;
+    use serde_json::json;
+
+    fn image() -> Image {
+        Image {
+            id: "sha256:aa".into(),
+            repo_tags: Vec::new(),
+            repo_digests: Vec::new(),
+            size: 1,
+            user: String::new(),
+            stop_signal: String::new(),
+            pinned: false,
+        }
+    }
+
+    #[test]
+    fn a_container_carries_all_that_a_new_agent_needs() {
+        let pod = sample::from(json!({
+            "terminationGracePeriodSeconds": 7,
+            "containers": [{"name": "c", "image": "i:1", "command": ["$(SHELL)", "$$(X)"], "args": ["$(NO)"],
+                "terminationMessagePolicy": "FallbackToLogsOnError"}]}));
+        let config = config(Ingredients {
+            pod: &pod,
+            container: &spec::app_containers(&pod)[0],
+            settings: &Settings::new("/r/pods".into(), "/l".into(), "/k".into()),
+            image: &image(),
+            attempt: 3,
+            back_off: Some(Step {
+                delay: std::time::Duration::from_secs(20),
+                key: 1,
+            }),
+            envs: vec![("SHELL".into(), "/bin/sh".into())],
+            mounts: Vec::new(),
+            target: None,
+        })
+        .expect("a configuration");
+        assert_eq!(config.command, ["/bin/sh", "$(X)"]);
+        assert_eq!(config.args, ["$(NO)"]);
+        assert_eq!(config.log_path, Path::new("c/3.log"));
+        let of = |key: &str| config.annotations[key].as_str();
+        assert_eq!(of(labels::RESTART_COUNT), "3");
+        assert_eq!(of(labels::GRACE_PERIOD), "7");
+        assert_eq!(of(labels::TERMINATION_MESSAGE_PATH), "/dev/termination-log");
+        assert_eq!(
+            of(labels::TERMINATION_MESSAGE_POLICY),
+            "FallbackToLogsOnError"
+        );
+        let file = format!("/r/pods/{}/containers/c/3", sample::UID);
+        assert_eq!(of(labels::TERMINATION_MESSAGE_FILE), file);
+        assert_eq!(of(labels::BACK_OFF), "20000 0000000000000001");
+        assert_eq!(config.labels[labels::CONTAINER_NAME], "c");
+    }
+}

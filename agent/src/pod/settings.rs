@@ -1,0 +1,221 @@
+//! What the pod core is given at its start: the node's facts and everybody it talks to.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hanok_runtime::api::{ImageService, PodUid, RuntimeService};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Container, Pod};
+use tokio::time::Instant;
+
+use super::back_off;
+use super::files::dns::DnsConfig;
+use super::spec;
+use super::status::Failure;
+use crate::quantity::Amount;
+use crate::sinks::{EventKind, EventSink, Objects, StatusSink, Volumes};
+use crate::timeline::Timeline;
+
+/// Everybody that pod workers talk to.
+#[derive(Clone)]
+pub struct Deps {
+    /// Sandboxes and containers.
+    pub runtime: Arc<dyn RuntimeService>,
+    /// Images.
+    pub images: Arc<dyn ImageService>,
+    /// Takes statuses.
+    pub status: Arc<dyn StatusSink>,
+    /// Takes events.
+    pub events: Arc<dyn EventSink>,
+    /// ConfigMaps, Secrets, Services.
+    pub objects: Arc<dyn Objects>,
+    /// Volumes.
+    pub volumes: Arc<dyn Volumes>,
+    /// RuntimeClasses.
+    pub classes: Arc<dyn RuntimeClasses>,
+    /// Decides whether the node takes a pod.
+    pub admission: Arc<dyn Admission>,
+    /// Collects the steps of pods' starts.
+    pub timeline: Timeline,
+    /// The node's facts.
+    pub settings: Arc<Settings>,
+    /// The time.
+    pub clock: Clock,
+}
+
+impl std::fmt::Debug for Deps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Deps")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Deps {
+    /// An event on a container.
+    pub(super) fn event(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        kind: EventKind,
+        reason: &str,
+        message: &str,
+    ) {
+        self.events
+            .pod_event(pod, Some(&container.name), kind, reason, message);
+    }
+
+    /// An event on the pod.
+    pub(super) fn pod_event(&self, pod: &Pod, kind: EventKind, reason: &str, message: &str) {
+        self.events.pod_event(pod, None, kind, reason, message);
+    }
+}
+
+/// The node's facts and choices, as far as pods depend on them.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The node's addresses, primary first.
+    pub host_ips: Vec<String>,
+    /// Allocatable resources: what `resourceFieldRef` says of a limit that is not there.
+    pub allocatable: BTreeMap<String, Amount>,
+    /// The node's memory in bytes.
+    pub node_memory: u64,
+    /// Parent of the pods' directories, `ROOT/pods`.
+    pub pods_dir: PathBuf,
+    /// Parent of the pods' log directories, `/var/log/pods`.
+    pub log_dir: PathBuf,
+    /// Directory of the links to log files, `/var/log/containers`.
+    pub log_links_dir: PathBuf,
+    /// Size at which a log is rotated, bytes; 0 for never.
+    pub log_max_size: u64,
+    /// Log files kept of one run.
+    pub log_max_files: u32,
+    /// Directory of Localhost seccomp profiles.
+    pub seccomp_dir: PathBuf,
+    /// Containers without a profile get RuntimeDefault (KubeletConfiguration's seccompDefault); else none.
+    pub seccomp_default: bool,
+    /// Most processes of a pod; 0 for no limit.
+    pub pod_pids_limit: i64,
+    /// Longest back-off of restarts.
+    pub back_off_cap: Duration,
+    /// What pods resolve names with.
+    pub dns: DnsConfig,
+}
+
+impl Settings {
+    /// The defaults below these directories.
+    pub fn new(pods_dir: PathBuf, log_dir: PathBuf, log_links_dir: PathBuf) -> Self {
+        Self {
+            host_ips: Vec::new(),
+            allocatable: BTreeMap::new(),
+            node_memory: 0,
+            seccomp_dir: pods_dir.with_file_name("seccomp"),
+            pods_dir,
+            log_dir,
+            log_links_dir,
+            log_max_size: 10 << 20,
+            log_max_files: 5,
+            seccomp_default: true,
+            pod_pids_limit: 0,
+            back_off_cap: back_off::CAP,
+            dns: DnsConfig::default(),
+        }
+    }
+
+    /// The pod's directory.
+    pub fn pod_dir(&self, uid: &PodUid) -> PathBuf {
+        self.pods_dir.join(uid.as_str())
+    }
+
+    /// The pod's log directory: `NAMESPACE_NAME_UID`.
+    pub fn pod_log_dir(&self, pod: &Pod) -> PathBuf {
+        let name = format!(
+            "{}_{}_{}",
+            spec::namespace(pod),
+            spec::name(pod),
+            spec::uid(pod)
+        );
+        self.log_dir.join(name)
+    }
+}
+
+/// Resolves RuntimeClasses.
+#[async_trait]
+pub trait RuntimeClasses: Send + Sync + 'static {
+    /// The handler of a class. The error is what the user reads.
+    async fn handler(&self, class: &str) -> Result<String, String>;
+}
+
+/// A node without RuntimeClass objects: every class is its own handler.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ClassIsHandler;
+
+#[async_trait]
+impl RuntimeClasses for ClassIsHandler {
+    async fn handler(&self, class: &str) -> Result<String, String> {
+        Ok(class.to_owned())
+    }
+}
+
+/// Decides whether the node takes a pod. Asked once for each pod that has not run yet.
+pub trait Admission: Send + Sync + 'static {
+    /// The error fails the pod for good.
+    fn admit(&self, pod: &Pod) -> Result<(), Failure>;
+}
+
+/// Refuses only what can never run here.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AdmitLinux;
+
+impl Admission for AdmitLinux {
+    fn admit(&self, pod: &Pod) -> Result<(), Failure> {
+        let os = spec::spec(pod)
+            .and_then(|spec| spec.os.as_ref())
+            .map(|os| os.name.as_str());
+        match os {
+            None | Some("linux") => Ok(()),
+            Some(_) => Err(Failure {
+                reason: "PodOSNotSupported".to_owned(),
+                message: "Failed to admit pod as the OS field doesn't match node OS".to_owned(),
+            }),
+        }
+    }
+}
+
+/// The time, as records and timers see it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Clock {
+    start: Option<(Timestamp, Instant)>,
+}
+
+impl Clock {
+    /// The wall clock.
+    pub fn wall() -> Self {
+        Self::default()
+    }
+
+    /// A clock that shows `start` now and goes on with tokio's time, which tests can pause.
+    pub fn from_now(start: Timestamp) -> Self {
+        Self {
+            start: Some((start, Instant::now())),
+        }
+    }
+
+    /// Now.
+    pub fn now(&self) -> Timestamp {
+        let Some((start, since)) = self.start else {
+            return Timestamp::now();
+        };
+        let elapsed = SignedDuration::try_from(since.elapsed()).unwrap_or(SignedDuration::ZERO);
+        start.checked_add(elapsed).unwrap_or(Timestamp::MAX)
+    }
+
+    /// The instant of tokio's clock at which this clock will show `time`.
+    pub fn instant(&self, time: Timestamp) -> Instant {
+        let left = time.duration_since(self.now());
+        Instant::now() + Duration::try_from(left).unwrap_or(Duration::ZERO)
+    }
+}

@@ -1,0 +1,75 @@
+//! Takes down what is left of a pod whose containers have ended. Every step is safe to repeat, and one that
+//! fails does not keep the others from running.
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use hanok_runtime::api::{PodUid, SandboxId};
+use k8s_openapi::api::core::v1::Pod;
+
+use super::chain;
+use crate::pod::files;
+use crate::pod::settings::Deps;
+
+/// How much goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::pod) enum Extent {
+    /// The pod has finished: network, volumes and cgroup go; records and logs stay for those who ask.
+    Finished,
+    /// The pod is being deleted: everything goes.
+    Deleted,
+}
+
+/// What to clean.
+#[derive(Debug)]
+pub(in crate::pod) struct Job {
+    pub(in crate::pod) deps: Arc<Deps>,
+    pub(in crate::pod) pod: Arc<Pod>,
+    pub(in crate::pod) uid: PodUid,
+    pub(in crate::pod) sandboxes: Vec<SandboxId>,
+    pub(in crate::pod) cgroups: Vec<String>,
+    pub(in crate::pod) extent: Extent,
+}
+
+/// Cleans; gives everything that failed.
+pub(in crate::pod) async fn clean(job: Job) -> Result<(), Vec<String>> {
+    let runtime = &job.deps.runtime;
+    let sandboxes = join_all(job.sandboxes.iter().map(|id| async {
+        match job.extent {
+            Extent::Finished => runtime.stop_pod_sandbox(id).await,
+            Extent::Deleted => runtime.remove_pod_sandbox(id).await,
+        }
+    }));
+    let (sandboxes, volumes) = tokio::join!(sandboxes, job.deps.volumes.unmount(&job.uid));
+    let mut failed: Vec<String> = Vec::new();
+    failed.extend(
+        sandboxes
+            .into_iter()
+            .filter_map(|result| result.err().map(|error| chain(&error))),
+    );
+    failed.extend(
+        volumes
+            .err()
+            .into_iter()
+            .flatten()
+            .map(|error| error.to_string()),
+    );
+    for cgroup in &job.cgroups {
+        let removed = runtime.remove_cgroup(cgroup).await;
+        failed.extend(removed.err().map(|error| chain(&error)));
+    }
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(failed)
+    }
+}
+
+/// Removes the pod's logs and the links to them.
+pub(in crate::pod) async fn remove_logs(deps: &Deps, pod: &Pod) -> std::io::Result<()> {
+    let logs = deps.settings.pod_log_dir(pod);
+    let links = deps.settings.log_links_dir.clone();
+    tokio::task::spawn_blocking(move || files::remove_logs(&logs, &links))
+        .await
+        .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+}

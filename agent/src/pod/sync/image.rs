@@ -1,0 +1,227 @@
+//! Makes a container's image present, by its pull policy.
+
+use std::time::Duration;
+
+use hanok_runtime::api::{self, Credentials, Image};
+use k8s_openapi::api::core::v1::{Container, Pod};
+use tokio::time::Instant;
+use tracing::{Instrument, info_span};
+
+use super::start::StartError;
+use crate::pod::back_off::go_duration;
+use crate::pod::settings::Deps;
+use crate::pod::{credentials, spec};
+use crate::sinks::EventKind;
+
+/// When to ask the registry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PullPolicy {
+    Always,
+    IfNotPresent,
+    Never,
+}
+
+/// The container's image, pulled if its policy says so.
+pub(super) async fn ensure(
+    deps: &Deps,
+    pod: &Pod,
+    container: &Container,
+) -> Result<Image, StartError> {
+    let reference = container.image.as_deref().unwrap_or_default();
+    let policy = policy(container.image_pull_policy.as_deref(), reference);
+    if policy != PullPolicy::Always {
+        let present = deps.images.image_status(reference).await;
+        if let Some(image) =
+            present.map_err(|error| inspect_failed(deps, pod, container, &error))?
+        {
+            let message = format!(
+                "Container image \"{reference}\" already present on machine and can be accessed by the pod"
+            );
+            deps.event(pod, container, EventKind::Normal, "Pulled", &message);
+            return Ok(image);
+        }
+        if policy == PullPolicy::Never {
+            let message =
+                format!("Container image \"{reference}\" is not present with pull policy of Never");
+            deps.event(
+                pod,
+                container,
+                EventKind::Warning,
+                "ErrImageNeverPull",
+                &message,
+            );
+            deps.event(
+                pod,
+                container,
+                EventKind::Warning,
+                "Failed",
+                "Error: ErrImageNeverPull",
+            );
+            return Err(StartError::failed("ErrImageNeverPull", message));
+        }
+    }
+    pull(deps, pod, container, reference).await
+}
+
+/// Pulls the image.
+async fn pull(
+    deps: &Deps,
+    pod: &Pod,
+    container: &Container,
+    reference: &str,
+) -> Result<Image, StartError> {
+    let waiting = Instant::now();
+    let message = format!("Pulling image \"{reference}\"");
+    deps.event(pod, container, EventKind::Normal, "Pulling", &message);
+    let (credentials, missing) = pull_credentials(deps, pod, reference).await;
+    let began = Instant::now();
+    let pulled = deps
+        .images
+        .pull_image(reference, &credentials)
+        .instrument(info_span!("image.pull", container = %container.name))
+        .await;
+    match pulled {
+        Ok(image) => {
+            let message = format!(
+                "Successfully pulled image \"{reference}\" in {} ({} including waiting). Image size: {} bytes.",
+                go_duration(whole_millis(began.elapsed())),
+                go_duration(whole_millis(waiting.elapsed())),
+                image.size
+            );
+            deps.event(pod, container, EventKind::Normal, "Pulled", &message);
+            Ok(image)
+        }
+        Err(error @ api::Error::InvalidReference { .. }) => {
+            Err(inspect_failed(deps, pod, container, &error))
+        }
+        Err(error) => {
+            let cause = super::chain(&error);
+            if !missing.is_empty() {
+                let message = format!(
+                    "Unable to retrieve some image pull secrets ({}); attempting to pull the image may \
+                     not succeed.",
+                    missing.join(", ")
+                );
+                let reason = "FailedToRetrieveImagePullSecret";
+                deps.event(pod, container, EventKind::Warning, reason, &message);
+            }
+            let message = format!("Failed to pull image \"{reference}\": {cause}");
+            deps.event(pod, container, EventKind::Warning, "Failed", &message);
+            deps.event(
+                pod,
+                container,
+                EventKind::Warning,
+                "Failed",
+                "Error: ErrImagePull",
+            );
+            Err(StartError::Pull {
+                reason: "ErrImagePull",
+                message: cause,
+            })
+        }
+    }
+}
+
+/// A reference that does not parse, or a store that does not answer.
+fn inspect_failed(deps: &Deps, pod: &Pod, container: &Container, error: &api::Error) -> StartError {
+    let reference = container.image.as_deref().unwrap_or_default();
+    let (reason, message) = match error {
+        api::Error::InvalidReference { .. } => (
+            "InvalidImageName",
+            format!(
+                "Failed to apply default image tag \"{reference}\": {}",
+                super::chain(error)
+            ),
+        ),
+        _ => (
+            "ImageInspectError",
+            format!(
+                "Failed to inspect image \"{reference}\": {}",
+                super::chain(error)
+            ),
+        ),
+    };
+    deps.event(
+        pod,
+        container,
+        EventKind::Warning,
+        "InspectFailed",
+        &message,
+    );
+    deps.event(
+        pod,
+        container,
+        EventKind::Warning,
+        "Failed",
+        &format!("Error: {reason}"),
+    );
+    StartError::failed(reason, message)
+}
+
+/// Credentials from the pod's pull secrets, and the names of those that could not be had.
+async fn pull_credentials(
+    deps: &Deps,
+    pod: &Pod,
+    reference: &str,
+) -> (Vec<Credentials>, Vec<String>) {
+    let named = spec::spec(pod).and_then(|spec| spec.image_pull_secrets.as_ref());
+    let (mut secrets, mut missing) = (Vec::new(), Vec::new());
+    for reference in named.into_iter().flatten() {
+        match deps
+            .objects
+            .secret(spec::namespace(pod), &reference.name)
+            .await
+        {
+            Ok(secret) => secrets.push(secret),
+            Err(_) => missing.push(reference.name.clone()),
+        }
+    }
+    (credentials::for_image(reference, &secrets), missing)
+}
+
+/// The policy; without one, `:latest` and no tag are always asked for.
+fn policy(text: Option<&str>, reference: &str) -> PullPolicy {
+    match text {
+        Some("Always") => PullPolicy::Always,
+        Some("Never") => PullPolicy::Never,
+        Some(_) => PullPolicy::IfNotPresent,
+        None => {
+            let name = reference.rsplit('/').next().unwrap_or_default();
+            let tagged =
+                name.contains('@') || name.split_once(':').is_some_and(|(_, tag)| tag != "latest");
+            if tagged {
+                PullPolicy::IfNotPresent
+            } else {
+                PullPolicy::Always
+            }
+        }
+    }
+}
+
+/// Messages need no more.
+fn whole_millis(duration: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_latest_is_always_pulled_by_default() {
+        use PullPolicy::{Always, IfNotPresent, Never};
+        let table = [
+            (None, "busybox", Always),
+            (None, "busybox:latest", Always),
+            (None, "registry:5000/busybox", Always),
+            (None, "registry:5000/busybox:1", IfNotPresent),
+            (None, "busybox@sha256:00", IfNotPresent),
+            (Some("Always"), "busybox:1", Always),
+            (Some("Never"), "busybox", Never),
+            (Some("IfNotPresent"), "busybox", IfNotPresent),
+        ];
+        for (text, reference, want) in table {
+            assert_eq!(policy(text, reference), want, "{text:?} {reference}");
+        }
+    }
+}

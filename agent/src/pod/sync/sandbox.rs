@@ -1,0 +1,97 @@
+//! Makes a pod's sandbox, after what is left of the one before has been retired.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use hanok_runtime::api::{self, SandboxId};
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{chain, stop};
+use crate::pod::files::dns;
+use crate::pod::settings::Deps;
+use crate::pod::{config, resources, spec};
+use crate::sinks::EventKind;
+
+/// A sandbox to make.
+#[derive(Debug)]
+pub(in crate::pod) struct Job {
+    pub(in crate::pod) deps: Arc<Deps>,
+    pub(in crate::pod) pod: Arc<Pod>,
+    pub(in crate::pod) attempt: u32,
+    /// Sandboxes to retire.
+    pub(in crate::pod) old: Vec<SandboxId>,
+    /// Containers in them that run.
+    pub(in crate::pod) alive: Vec<api::Container>,
+    /// The time that these get.
+    pub(in crate::pod) grace: Duration,
+}
+
+/// Makes it. The error is what the user reads, as its event says it.
+pub(in crate::pod) async fn run(job: Job) -> Result<(), String> {
+    let pod = &*job.pod;
+    retire(&job).await.inspect_err(|message| {
+        job.deps
+            .pod_event(pod, EventKind::Warning, "FailedKillPod", message);
+    })?;
+    create(&job).await.map_err(|cause| {
+        let message = format!("Failed to create pod sandbox: {cause}");
+        job.deps
+            .pod_event(pod, EventKind::Warning, "FailedCreatePodSandBox", &message);
+        message
+    })
+}
+
+/// Stops containers and then their sandboxes. Records stay: they say how containers ended.
+async fn retire(job: &Job) -> Result<(), String> {
+    let stops = job.alive.iter().map(|record| {
+        let container = spec::find_container(&job.pod, &record.config.name);
+        stop::stop(stop::Job {
+            deps: job.deps.clone(),
+            pod: job.pod.clone(),
+            container: container.map(|(_, container)| container),
+            id: record.id.clone(),
+            name: record.config.name.clone(),
+            pod_ip: String::new(),
+            grace: job.grace,
+            message: None,
+        })
+    });
+    // What could not be stopped is killed with its sandbox.
+    join_all(stops).await;
+    for result in join_all(
+        job.old
+            .iter()
+            .map(|id| job.deps.runtime.stop_pod_sandbox(id)),
+    )
+    .await
+    {
+        result.map_err(|error| format!("error killing pod: {}", chain(&error)))?;
+    }
+    Ok(())
+}
+
+/// Resolves the handler, makes the pod's cgroup, then the sandbox.
+async fn create(job: &Job) -> Result<(), String> {
+    let (deps, pod) = (&job.deps, &*job.pod);
+    let class = spec::spec(pod).and_then(|spec| spec.runtime_class_name.as_deref());
+    let handler = match class.filter(|class| !class.is_empty()) {
+        Some(class) => deps.classes.handler(class).await?,
+        None => String::new(),
+    };
+    let sandbox = config::sandbox(pod, job.attempt, handler, &deps.settings)?;
+    for (reason, message) in dns::resolv_conf(pod, &deps.settings.dns).1 {
+        deps.pod_event(pod, EventKind::Warning, reason, &message);
+    }
+    let limits = resources::pod_resources(pod, deps.settings.pod_pids_limit);
+    let made = deps
+        .runtime
+        .update_cgroup(&sandbox.cgroup_parent, &limits)
+        .await;
+    made.map_err(|error| format!("cannot make the pod's cgroup: {}", chain(&error)))?;
+    deps.runtime
+        .run_pod_sandbox(sandbox)
+        .await
+        .map_err(|error| chain(&error))?;
+    Ok(())
+}

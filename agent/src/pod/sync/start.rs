@@ -1,0 +1,327 @@
+//! Starts one container: image ► files and environment ► create ► start ► log link ► postStart.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hanok_runtime::api::{self, ContainerId, ContainerState, Image, Mount, PodSandbox};
+use k8s_openapi::api::core::v1::{Container, Pod};
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, info_span, warn};
+
+use super::{chain, image};
+use crate::env;
+use crate::env::field::NodeFacts;
+use crate::pod::actions::Start;
+use crate::pod::config::container::{self, Ingredients, message_file, message_path};
+use crate::pod::config::mounts;
+use crate::pod::files::{self, dns, hosts};
+use crate::pod::settings::Deps;
+use crate::pod::{hooks, spec};
+use crate::sinks::{EventKind, MountedVolumes};
+
+/// Mode of files that containers read.
+const READABLE: u32 = 0o644;
+/// Mode of the termination message, which whoever the container runs as writes.
+const WRITABLE: u32 = 0o666;
+
+/// Why a container was not started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::pod) enum StartError {
+    /// The pod is being stopped.
+    Cancelled,
+    /// The pull failed: it is tried again after its back-off.
+    Pull {
+        /// Container-status reason.
+        reason: &'static str,
+        /// The cause.
+        message: String,
+    },
+    /// Anything before the container ran: it is tried again after a while.
+    Failed {
+        /// Container-status reason.
+        reason: &'static str,
+        /// The cause.
+        message: String,
+    },
+    /// It was started, and has ended: what comes next is the restart policy's to say.
+    Ended {
+        /// Container-status reason.
+        reason: &'static str,
+        /// The cause.
+        message: String,
+    },
+}
+
+impl StartError {
+    /// A failure before the container ran.
+    pub(super) fn failed(reason: &'static str, message: String) -> Self {
+        Self::Failed { reason, message }
+    }
+}
+
+/// A container to start.
+#[derive(Debug)]
+pub(in crate::pod) struct Job {
+    pub(in crate::pod) deps: Arc<Deps>,
+    pub(in crate::pod) pod: Arc<Pod>,
+    pub(in crate::pod) container: Container,
+    pub(in crate::pod) plan: Start,
+    pub(in crate::pod) sandbox: PodSandbox,
+    pub(in crate::pod) volumes: MountedVolumes,
+    /// Its records so far.
+    pub(in crate::pod) records: Vec<api::Container>,
+    /// The container whose processes it sees.
+    pub(in crate::pod) target: Option<ContainerId>,
+    pub(in crate::pod) cancelled: CancellationToken,
+}
+
+/// Starts it. Cancelling takes effect until the container is made, and in its postStart hook.
+pub(in crate::pod) async fn start(job: Job) -> Result<(), StartError> {
+    let cancelled = job.cancelled.clone();
+    let prepare = async {
+        let image = image::ensure(&job.deps, &job.pod, &job.container).await?;
+        job.config(&image).await
+    };
+    let prepared = cancelled
+        .run_until_cancelled(prepare)
+        .await
+        .ok_or(StartError::Cancelled)?;
+    let config = prepared?;
+    let log_path = config.log_path.clone();
+    job.make_room().await;
+    let name = &job.container.name;
+    let id = job
+        .deps
+        .runtime
+        .create_container(&job.sandbox.id, config)
+        .instrument(info_span!("container.create", container = %name))
+        .await
+        .map_err(|error| job.failed("CreateContainerError", chain(&error)))?;
+    job.event(EventKind::Normal, "Created", "Container created");
+    if cancelled.is_cancelled() {
+        return Err(StartError::Cancelled);
+    }
+    let started = job
+        .deps
+        .runtime
+        .start_container(&id)
+        .instrument(info_span!("container.start", container = %name))
+        .await;
+    if let Err(error) = started {
+        let message = chain(&error);
+        job.event(EventKind::Warning, "Failed", &format!("Error: {message}"));
+        return Err(match error {
+            api::Error::Start { .. } => StartError::Ended {
+                reason: "RunContainerError",
+                message,
+            },
+            _ => StartError::Failed {
+                reason: "RunContainerError",
+                message,
+            },
+        });
+    }
+    job.event(EventKind::Normal, "Started", "Container started");
+    job.link_log(&id, &log_path).await;
+    job.post_start(&id).await
+}
+
+impl Job {
+    fn event(&self, kind: EventKind, reason: &str, message: &str) {
+        self.deps
+            .event(&self.pod, &self.container, kind, reason, message);
+    }
+
+    /// A failure before the container ran, with its event.
+    fn failed(&self, reason: &'static str, message: String) -> StartError {
+        self.event(EventKind::Warning, "Failed", &format!("Error: {message}"));
+        StartError::failed(reason, message)
+    }
+
+    /// The container's configuration, with the files that it mounts written.
+    async fn config(&self, image: &Image) -> Result<api::ContainerConfig, StartError> {
+        let refused = |message| self.failed("CreateContainerConfigError", message);
+        let facts = NodeFacts {
+            host_ips: self.deps.settings.host_ips.clone(),
+            pod_ips: self.pod_ips(),
+            allocatable: self.deps.settings.allocatable.clone(),
+        };
+        let envs = env::resolve(&self.pod, &self.container, &facts, &*self.deps.objects)
+            .await
+            .map_err(|error| refused(chain(&error)))?;
+        let files = Files {
+            deps: self.deps.clone(),
+            pod: self.pod.clone(),
+            container: self.container.clone(),
+            pod_ips: facts.pod_ips,
+            volumes: self.volumes.clone(),
+            envs: envs.clone(),
+            attempt: self.plan.attempt,
+            first: self.records.is_empty(),
+        };
+        let (attempt, mounts) = tokio::task::spawn_blocking(move || files.write())
+            .await
+            .unwrap_or_else(|error| Err(error.to_string()))
+            .map_err(refused)?;
+        container::config(Ingredients {
+            pod: &self.pod,
+            container: &self.container,
+            settings: &self.deps.settings,
+            image,
+            attempt,
+            back_off: self.plan.back_off,
+            envs,
+            mounts,
+            target: self.target.clone(),
+        })
+        .map_err(refused)
+    }
+
+    /// The pod's addresses.
+    fn pod_ips(&self) -> Vec<String> {
+        match spec::host_network(&self.pod) {
+            true => self.deps.settings.host_ips.clone(),
+            false => self.sandbox.ips.clone(),
+        }
+    }
+
+    /// Removes what was made and never ran, and all runs but the newest two.
+    async fn make_room(&self) {
+        let ended = self
+            .records
+            .iter()
+            .filter(|record| record.state == ContainerState::Exited);
+        let created = self
+            .records
+            .iter()
+            .filter(|record| record.state == ContainerState::Created);
+        for record in ended.skip(1).chain(created) {
+            if let Err(error) = self.deps.runtime.remove_container(&record.id).await {
+                warn!(container = %record.config.name, id = %record.id, error = chain(&error), "cannot remove a dead container");
+                continue;
+            }
+            let (log, link) = (record.log_path.clone(), self.log_link(&record.id));
+            let removed =
+                tokio::task::spawn_blocking(move || files::remove_run_logs(&log, &link)).await;
+            if let Ok(Err(error)) = removed {
+                warn!(container = %record.config.name, %error, "cannot remove the logs of a dead container");
+            }
+        }
+    }
+
+    /// Where the link to a run's log stands.
+    fn log_link(&self, id: &ContainerId) -> PathBuf {
+        let pod = (spec::namespace(&self.pod), spec::name(&self.pod));
+        files::log_link(
+            &self.deps.settings.log_links_dir,
+            pod,
+            &self.container.name,
+            id.as_str(),
+        )
+    }
+
+    /// Links the log for collectors. A failure costs only them.
+    async fn link_log(&self, id: &ContainerId, log_path: &Path) {
+        let log = self.deps.settings.pod_log_dir(&self.pod).join(log_path);
+        let link = self.log_link(id);
+        let linked = tokio::task::spawn_blocking(move || files::link_log(&link, &log)).await;
+        if let Ok(Err(error)) = linked {
+            warn!(container = %self.container.name, %error, "cannot link the container's log");
+        }
+    }
+
+    /// Runs the postStart hook; a failed one ends the container.
+    async fn post_start(&self, id: &ContainerId) -> Result<(), StartError> {
+        let lifecycle = self.container.lifecycle.as_ref();
+        let Some(handler) = lifecycle.and_then(|lifecycle| lifecycle.post_start.as_ref()) else {
+            return Ok(());
+        };
+        let ips = self.pod_ips();
+        let ip = ips.first().map(String::as_str).unwrap_or_default();
+        let hook = hooks::run(&*self.deps.runtime, handler, &self.container, id, ip);
+        match self.cancelled.run_until_cancelled(hook).await {
+            None => Err(StartError::Cancelled),
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => {
+                warn!(container = %self.container.name, error = chain(&error), "postStart hook failed");
+                self.event(
+                    EventKind::Warning,
+                    "FailedPostStartHook",
+                    "PostStartHook failed",
+                );
+                let grace = spec::grace_period(&self.pod);
+                if let Err(error) = self.deps.runtime.stop_container(id, grace).await {
+                    warn!(container = %self.container.name, error = chain(&error), "cannot stop the container");
+                }
+                let message = "PostStartHook failed".to_owned();
+                Err(StartError::Ended {
+                    reason: "PostStartHookError",
+                    message,
+                })
+            }
+        }
+    }
+}
+
+/// Everything on disk that a container needs.
+struct Files {
+    deps: Arc<Deps>,
+    pod: Arc<Pod>,
+    container: Container,
+    pod_ips: Vec<String>,
+    volumes: MountedVolumes,
+    envs: Vec<(String, String)>,
+    attempt: u32,
+    first: bool,
+}
+
+impl Files {
+    /// Writes the files; gives the restart count and every mount. Blocks.
+    fn write(self) -> Result<(u32, Vec<Mount>), String> {
+        let settings = &self.deps.settings;
+        let name = &self.container.name;
+        let mut attempt = self.attempt;
+        if self.first {
+            let logs = settings.pod_log_dir(&self.pod).join(name);
+            attempt = attempt.max(files::attempt_of_logs(&logs));
+        }
+        let mut mounts = mounts::volume_mounts(&self.container, &self.volumes, &self.envs)?;
+        let pod_dir = settings.pod_dir(&spec::uid(&self.pod));
+        let mut add = |file: PathBuf, at: &str, content: &str, mode: u32| {
+            if mounts::takes(&self.container, at) {
+                return Ok(());
+            }
+            files::write(&file, content, mode)
+                .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+            mounts.push(Mount {
+                container_path: at.to_owned(),
+                host_path: file,
+                readonly: false,
+                recursive_readonly: false,
+                propagation: api::Propagation::Private,
+            });
+            Ok::<(), String>(())
+        };
+        let message = message_file(&pod_dir, name, attempt);
+        add(message, message_path(&self.container), "", WRITABLE)?;
+        let node = match spec::host_network(&self.pod) {
+            true => std::fs::read_to_string(Path::new("/etc/hosts")).unwrap_or_default(),
+            false => String::new(),
+        };
+        let text = hosts::hosts(
+            &self.pod,
+            &self.pod_ips,
+            &settings.dns.cluster_domain,
+            &node,
+        );
+        add(pod_dir.join("etc-hosts"), "/etc/hosts", &text, READABLE)?;
+        let (conf, _) = dns::resolv_conf(&self.pod, &settings.dns);
+        add(
+            pod_dir.join("resolv.conf"),
+            "/etc/resolv.conf",
+            &conf.text(),
+            READABLE,
+        )?;
+        Ok((attempt, mounts))
+    }
+}
