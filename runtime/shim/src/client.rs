@@ -94,7 +94,7 @@ impl Client {
     fn receive<T: serde::de::DeserializeOwned>(&mut self) -> Result<T, ClientError> {
         let mut chunk = [0; CHUNK];
         loop {
-            if let Some(message) = self.decoder.next()? {
+            if let Some(message) = self.decoder.next_message()? {
                 return Ok(message);
             }
             match self.stream.read(&mut chunk) {

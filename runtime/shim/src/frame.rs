@@ -71,7 +71,7 @@ impl Decoder {
     }
 
     /// The next whole message; none when more bytes are needed. After an error the stream is of no use.
-    pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
+    pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         let pending = &self.buffer[self.start..];
         let Some((header, rest)) = pending.split_first_chunk::<HEADER>() else {
             return Ok(None);
@@ -164,7 +164,7 @@ mod tests {
             let mut got = Vec::new();
             for piece in stream.chunks(step) {
                 decoder.feed(piece);
-                while let Some(reply) = decoder.next::<Reply>().unwrap() {
+                while let Some(reply) = decoder.next_message::<Reply>().unwrap() {
                     got.push(reply);
                 }
             }
@@ -176,7 +176,7 @@ mod tests {
         fn the_decoder_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..4096)) {
             let mut decoder = Decoder::new();
             decoder.feed(&bytes);
-            while let Ok(Some(_)) = decoder.next::<Request>() {}
+            while let Ok(Some(_)) = decoder.next_message::<Request>() {}
             let _ = decode::<Request>(&bytes);
             let _ = decode::<Reply>(&bytes);
             let _ = decode::<Event>(&bytes);
@@ -193,7 +193,7 @@ mod tests {
             frame[at] = with;
             let mut decoder = Decoder::new();
             decoder.feed(&frame);
-            let _ = decoder.next::<Event>();
+            let _ = decoder.next_message::<Event>();
         }
     }
 
@@ -203,7 +203,7 @@ mod tests {
         let length = u32::try_from(MAX_FRAME + 1).unwrap();
         decoder.feed(&length.to_le_bytes());
         assert!(matches!(
-            decoder.next::<Request>(),
+            decoder.next_message::<Request>(),
             Err(FrameError::TooLong(_))
         ));
         let long = Reply::Failed {
@@ -221,7 +221,7 @@ mod tests {
         let mut decoder = Decoder::new();
         decoder.feed(&frame);
         assert!(matches!(
-            decoder.next::<Reply>(),
+            decoder.next_message::<Reply>(),
             Err(FrameError::Trailing(1))
         ));
     }

@@ -1,2 +1,63 @@
-//! hanok.
-fn main() {}
+//! `hanok-shim`: one small process per pod that owns its containers, their logs and exit codes.
+//!
+//! Started by the runtime, it outlives it: containers are its children, their output comes to it, and what
+//! it knows is on disk before it is announced. One thread, one epoll loop ([`shim`]), bounded buffers.
+//!
+//! - [`daemon`]: from the runtime's child to a child of PID 1.
+//! - [`start_sandbox`], [`start_container`], [`exec`], [`kill`], [`resize`], [`attach`], [`delete`],
+//!   [`shutdown`]: a request each.
+//! - [`process`]: the way to exec, shared by containers and execs.
+//! - [`reap`], [`output`], [`relay`], [`log`]: what happens in between.
+
+mod args;
+mod attach;
+mod cgroup;
+mod channel;
+mod connection;
+mod container;
+mod daemon;
+mod delete;
+mod exec;
+mod exit_record;
+mod failure;
+mod host;
+mod kill;
+mod log;
+mod output;
+mod poller;
+mod process;
+mod reap;
+mod relay;
+mod resize;
+mod resolve;
+mod shim;
+mod shutdown;
+mod start_container;
+mod start_sandbox;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use args::Args;
+
+fn main() -> ExitCode {
+    let args = match Args::parse(std::env::args_os().skip(1)) {
+        Ok(args) => args,
+        Err(message) => return fail(&format!("{message}\n{}", args::USAGE), 2),
+    };
+    let done = if args.serve {
+        daemon::serve(&args)
+    } else {
+        daemon::launch(&args)
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => fail(&failure.message, 1),
+    }
+}
+
+fn fail(message: &str, code: u8) -> ExitCode {
+    // Nobody is left to tell when stderr is closed.
+    let _ = writeln!(std::io::stderr(), "hanok-shim: {message}");
+    ExitCode::from(code)
+}

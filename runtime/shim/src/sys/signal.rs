@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use super::{Result, check, check_int};
+use super::{Result, check_int};
 
 /// Bytes of `struct signalfd_siginfo`.
 const RECORD: usize = size_of::<libc::signalfd_siginfo>();
@@ -16,19 +16,7 @@ pub struct SignalFd(OwnedFd);
 impl SignalFd {
     /// Blocks `signals` in the calling thread and opens a non-blocking descriptor for them.
     pub fn new(signals: &[libc::c_int]) -> Result<Self> {
-        // SAFETY: an all-zero sigset_t is a valid place for sigemptyset to fill.
-        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-        // SAFETY: set is valid; sigaddset refuses numbers out of range.
-        unsafe {
-            libc::sigemptyset(&raw mut set);
-            for &signal in signals {
-                check_int(libc::sigaddset(&raw mut set, signal))?;
-            }
-        }
-        // SAFETY: set is valid; the old mask is not asked for.
-        check_int(unsafe {
-            libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut())
-        })?;
+        let set = block(signals)?;
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
         // SAFETY: -1 asks for a new descriptor; set is valid.
         let fd = check_int(unsafe { libc::signalfd(-1, &raw const set, flags) })?;
@@ -85,13 +73,15 @@ pub fn reset() -> Result<()> {
     .map(drop)
 }
 
-/// Blocks every signal that can be; [`reset`] undoes it.
-pub fn block_all() -> Result<()> {
-    // SAFETY: sigfillset fills the set, which sigprocmask only reads.
-    check(unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut set);
-        libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()).into()
-    })
-    .map(drop)
+/// Blocks signals in the calling thread and returns them as a set; [`reset`] undoes it.
+pub fn block(signals: &[libc::c_int]) -> Result<libc::sigset_t> {
+    // SAFETY: an all-zero sigset_t is the empty set.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    for &signal in signals {
+        // SAFETY: set is valid; the call refuses numbers out of range.
+        check_int(unsafe { libc::sigaddset(&raw mut set, signal) })?;
+    }
+    // SAFETY: set is valid and only read.
+    check_int(unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) })?;
+    Ok(set)
 }

@@ -1,0 +1,81 @@
+//! The command line: `hanok-shim [serve] --state-dir DIR --socket PATH`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// How to call it.
+pub(crate) const USAGE: &str = "usage: hanok-shim --state-dir DIR --socket PATH < SOCKET\n\
+    Started by hanok for one pod, with the listening socket as descriptor 0; not meant to be called by hand.";
+
+/// What was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Args {
+    /// Run as the daemon itself.
+    pub(crate) serve: bool,
+    /// Directory of the shim's record; exists.
+    pub(crate) state_dir: PathBuf,
+    /// Where the socket is bound; kept in the command line so that a person finds it.
+    pub(crate) socket: PathBuf,
+}
+
+impl Args {
+    /// Parses what comes after the program's name. The error is a text for a person.
+    pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
+        let (mut serve, mut state_dir, mut socket) = (false, None, None);
+        let mut words = words.into_iter();
+        while let Some(word) = words.next() {
+            let target = match word.to_str() {
+                Some("serve") => {
+                    serve = true;
+                    continue;
+                }
+                Some("--state-dir") => &mut state_dir,
+                Some("--socket") => &mut socket,
+                _ => return Err(format!("unknown argument {word:?}")),
+            };
+            let value = words
+                .next()
+                .ok_or_else(|| format!("{word:?} needs a value"))?;
+            *target = Some(PathBuf::from(value));
+        }
+        let state_dir = state_dir.ok_or("--state-dir is missing")?;
+        let socket = socket.ok_or("--socket is missing")?;
+        if !state_dir.is_absolute() {
+            return Err(format!("--state-dir {state_dir:?} is not absolute"));
+        }
+        Ok(Self {
+            serve,
+            state_dir,
+            socket,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<Args, String> {
+        Args::parse(words.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn both_paths_are_needed_and_nothing_else_is_taken() {
+        let args = parse(&["serve", "--socket", "s", "--state-dir", "/d"]).unwrap();
+        let want = Args {
+            serve: true,
+            state_dir: "/d".into(),
+            socket: "s".into(),
+        };
+        assert_eq!(args, want);
+        for bad in [
+            &[][..],
+            &["--state-dir", "/d"],
+            &["--state-dir"],
+            &["--state-dir", "d", "--socket", "s"],
+            &["--help"],
+        ] {
+            assert!(parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}

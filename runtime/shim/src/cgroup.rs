@@ -1,0 +1,190 @@
+//! A container's cgroup directories: one on v2, one per controller on v1.
+
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use hanok_shim::sys::process;
+use rustix::fs::{Mode, OFlags, fstatfs, open};
+
+use crate::failure::{Doing, Result};
+
+/// `CGROUP2_SUPER_MAGIC` of statfs(2).
+const CGROUP2_MAGIC: i64 = 0x6367_7270;
+
+/// Rounds of [`Cgroups::kill_all`]; a fork bomb may need several, nothing needs this many.
+const KILL_ROUNDS: usize = 64;
+
+/// How deep cgroups below the container's own are looked into.
+const MAX_DEPTH: usize = 8;
+
+/// The directories.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Cgroups {
+    dirs: Vec<PathBuf>,
+}
+
+/// The directories that processes must be written into after clone, and the one for clone itself.
+#[derive(Debug, Default)]
+pub(crate) struct Entry {
+    v2: Option<OwnedFd>,
+    v1: Vec<PathBuf>,
+}
+
+impl Entry {
+    /// For `CLONE_INTO_CGROUP`.
+    pub(crate) fn at_clone(&self) -> Option<BorrowedFd<'_>> {
+        self.v2.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Moves a process into what clone could not put it into. The first write after a quiet time waits for
+    /// an RCU grace period, about 15 ms; the others do not.
+    pub(crate) fn join(&self, pid: i32) -> Result<()> {
+        for dir in &self.v1 {
+            let procs = dir.join("cgroup.procs");
+            fs::write(&procs, pid.to_string()).doing(|| format!("write {}", procs.display()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Cgroups {
+    pub(crate) fn new(dirs: &[String]) -> Self {
+        Self {
+            dirs: dirs.iter().map(PathBuf::from).collect(),
+        }
+    }
+
+    /// Opens the directories for a new process.
+    pub(crate) fn entry(&self) -> Result<Entry> {
+        let mut entry = Entry::default();
+        for dir in &self.dirs {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let fd = open(dir, flags, Mode::empty())
+                .doing(|| format!("open cgroup {}", dir.display()))?;
+            let statfs = fstatfs(&fd).doing(|| format!("stat cgroup {}", dir.display()))?;
+            if statfs.f_type == CGROUP2_MAGIC && entry.v2.is_none() {
+                entry.v2 = Some(fd);
+            } else {
+                entry.v1.push(dir.clone());
+            }
+        }
+        Ok(entry)
+    }
+
+    /// Processes in the first directory and below it.
+    pub(crate) fn processes(&self) -> Vec<i32> {
+        let mut pids = Vec::new();
+        if let Some(dir) = self.dirs.first() {
+            collect(dir, MAX_DEPTH, &mut pids);
+        }
+        pids
+    }
+
+    /// Sends a signal to every process, once.
+    pub(crate) fn signal_all(&self, signal: i32) {
+        for pid in self.processes() {
+            // It may have ended since; a number is not used again within microseconds.
+            let _ = process::kill(pid, signal);
+        }
+    }
+
+    /// Kills every process, also those that are being forked meanwhile.
+    pub(crate) fn kill_all(&self) {
+        // v2, Linux 5.14: one write, atomic.
+        if self
+            .dirs
+            .iter()
+            .any(|dir| fs::write(dir.join("cgroup.kill"), "1").is_ok())
+        {
+            return;
+        }
+        for _ in 0..KILL_ROUNDS {
+            let pids = self.processes();
+            // What is dying stays listed until its exit is done, so look for somebody who can be killed.
+            let mut hit = false;
+            for pid in pids {
+                hit |= is_alive(pid) && process::kill(pid, libc::SIGKILL).is_ok();
+            }
+            if !hit {
+                return;
+            }
+        }
+    }
+
+    /// How often the OOM killer has struck in this cgroup.
+    pub(crate) fn oom_kills(&self) -> u64 {
+        let files = self.dirs.iter().flat_map(|d| {
+            ["memory.events", "memory.oom_control"]
+                .into_iter()
+                .map(|name| d.join(name))
+        });
+        files
+            .filter_map(|file| fs::read_to_string(file).ok())
+            .map(|text| oom_kills(&text))
+            .sum()
+    }
+}
+
+/// The value of `oom_kill` in memory.events (v2) or memory.oom_control (v1).
+fn oom_kills(text: &str) -> u64 {
+    let value = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    value.and_then(|v| v.trim().parse().ok()).unwrap_or(0)
+}
+
+fn collect(dir: &Path, depth: usize, pids: &mut Vec<i32>) {
+    if let Ok(text) = fs::read_to_string(dir.join("cgroup.procs")) {
+        pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+    }
+    if depth == 0 {
+        return;
+    }
+    let Ok(entries) = fs::read_dir(dir) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            collect(&entry.path(), depth - 1, pids);
+        }
+    }
+}
+
+/// Whether a process has no fatal signal yet and is no zombie.
+fn is_alive(pid: i32) -> bool {
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
+        return false;
+    };
+    let pending = |name: &str| {
+        let hex = status
+            .lines()
+            .find_map(|l| l.strip_prefix(name))
+            .unwrap_or("0")
+            .trim();
+        u64::from_str_radix(hex, 16).unwrap_or(0) & (1 << (libc::SIGKILL - 1)) != 0
+    };
+    let state = status
+        .lines()
+        .find_map(|l| l.strip_prefix("State:"))
+        .unwrap_or("X")
+        .trim();
+    !state.starts_with(['Z', 'X']) && !pending("SigPnd:") && !pending("ShdPnd:")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn oom_kills_are_read_in_both_layouts() {
+        assert_eq!(
+            oom_kills("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"),
+            3
+        );
+        assert_eq!(
+            oom_kills("low 0\nhigh 0\nmax 9\noom 2\noom_kill 2\noom_group_kill 0\n"),
+            2
+        );
+        assert_eq!(oom_kills("oom_kill many\n"), 0);
+        assert_eq!(oom_kills(""), 0);
+    }
+}

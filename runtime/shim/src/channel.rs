@@ -1,0 +1,139 @@
+//! The channel between the shim and a process it has cloned, until that process execs.
+//!
+//! A pair of `SOCK_SEQPACKET` sockets, close-on-exec: the child's [`Report`]s end with the end of file that
+//! a successful execve causes. In the other direction goes one byte, the [`Line::permit`].
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use hanok_shim::frame;
+use hanok_shim::protocol::FailureKind;
+use hanok_shim::sys::socket;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+
+/// Longest report; the socket's buffer takes as much at once. [`process::user`](crate::process::user)
+/// limits the groups so that they fit.
+const MAX_REPORT: usize = 64 << 10;
+
+/// What the child tells.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// Whom it runs as; exec inherits that.
+    Resolved(ResolvedUser),
+    /// The master side of its terminal is beside this message.
+    Terminal,
+    /// All is set up, execve comes next. Without it, an end of file is the death of the child.
+    Executing,
+    /// A step failed, and the child ends.
+    Failed {
+        /// Kind.
+        kind: FailureKind,
+        /// Text.
+        message: String,
+    },
+}
+
+/// A user after look-up in the container's passwd and group files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ResolvedUser {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Supplementary groups, the primary one first.
+    pub(crate) groups: Vec<u32>,
+    pub(crate) home: String,
+}
+
+/// One end of the channel.
+#[derive(Debug)]
+pub(crate) struct Line(OwnedFd);
+
+/// What [`Line::receive`] found.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// A report, with the descriptor beside it.
+    Report(Report, Option<OwnedFd>),
+    /// The other end is closed.
+    End,
+    /// Nothing yet.
+    Empty,
+}
+
+impl Line {
+    /// Both ends; the first one, the shim's, does not block.
+    pub(crate) fn pair() -> rustix::io::Result<(Self, Self)> {
+        let (mine, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        rustix::io::ioctl_fionbio(&mine, true)?;
+        Ok((Self(mine), Self(theirs)))
+    }
+
+    /// Child: reports, with an optional descriptor.
+    pub(crate) fn report(
+        &self,
+        report: &Report,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> rustix::io::Result<()> {
+        let bytes = frame::encode(report).map_err(|_| Errno::MSGSIZE)?;
+        socket::send(&self.0, &bytes, fd.as_slice()).map(drop)
+    }
+
+    /// Child: reports the end of the attempt.
+    pub(crate) fn report_failure(&self, failure: Failure) {
+        let Failure { kind, mut message } = failure;
+        if message.len() > MAX_REPORT / 2 {
+            let cut = message.floor_char_boundary(MAX_REPORT / 2);
+            message.truncate(cut);
+        }
+        // When the shim is gone there is nobody to tell.
+        let _ = self.report(&Report::Failed { kind, message }, None);
+    }
+
+    /// Child: waits until the shim permits to go on. `ECONNRESET` when it is gone.
+    pub(crate) fn wait_for_permit(&self) -> rustix::io::Result<()> {
+        let mut byte = [0; 1];
+        match socket::receive(&self.0, &mut byte, &mut Vec::new())? {
+            0 => Err(Errno::CONNRESET),
+            _ => Ok(()),
+        }
+    }
+
+    /// Shim: lets the child go on.
+    pub(crate) fn permit(&self) -> rustix::io::Result<()> {
+        socket::send(&self.0, &[1], &[]).map(drop)
+    }
+
+    /// Shim: the next report.
+    pub(crate) fn receive(&self) -> rustix::io::Result<Received> {
+        let mut buffer = vec![0; MAX_REPORT];
+        let mut fds = Vec::new();
+        match socket::receive(&self.0, &mut buffer, &mut fds) {
+            // A child that died with the permit unread resets the connection.
+            Ok(0) | Err(Errno::CONNRESET) => Ok(Received::End),
+            Ok(length) => {
+                let body = buffer.get(frame::HEADER..length).unwrap_or_default();
+                let report = frame::decode(body).map_err(|_| Errno::BADMSG)?;
+                Ok(Received::Report(report, fds.pop()))
+            }
+            Err(Errno::AGAIN) => Ok(Received::Empty),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Shim: makes [`Line::receive`] wait, for the sandbox's short and trusted set-up.
+    pub(crate) fn set_blocking(&self) -> rustix::io::Result<()> {
+        rustix::io::ioctl_fionbio(&self.0, false)
+    }
+}
+
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,292 @@
+//! Exec: another process in a running container.
+//!
+//! The child joins the namespaces of the container's init by its pidfd in one call, after it was cloned into
+//! the right PID namespace and cgroup; it is not dumpable while it does (CVE-2016-9962), as the shim is not.
+//! Then it goes the same way as a container's own process.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use hanok_shim::protocol::{ExecSpec, FailureKind, Process, Reply, User};
+use hanok_shim::sys::clone::{Cloned, clone_process, ns, setns};
+use hanok_shim::sys::{exec, process};
+use rustix::process::setsid;
+
+use crate::channel::{Line, Received, Report};
+use crate::container::Container;
+use crate::failure::{Doing, Failure, Result};
+use crate::poller::{Interest, Token};
+use crate::process::{Stdio, become_process, duplicate, null_stdio, open_terminal};
+use crate::reap::Ending;
+use crate::relay::Owner;
+use crate::resolve::open_host;
+use crate::shim::{Outcome, Shim};
+
+/// Everything but PID, which clone has to bring.
+const NAMESPACES: u64 = ns::MNT | ns::NET | ns::IPC | ns::UTS | ns::CGROUP;
+
+/// A process beside a container's init.
+#[derive(Debug)]
+pub(crate) struct Exec {
+    pub(crate) id: String,
+    pub(crate) pid: i32,
+    pub(crate) container: u64,
+    /// Who asked, and hears of the end.
+    pub(crate) connection: u64,
+    pub(crate) terminal: Option<OwnedFd>,
+    pidfd: OwnedFd,
+    line: Line,
+    /// The client's sides, until the terminal is there.
+    stdin: Option<OwnedFd>,
+    stdout: Option<OwnedFd>,
+    executing: bool,
+    started: bool,
+    failure: Option<Failure>,
+}
+
+impl Exec {
+    /// The reason why it never ran, if it did not.
+    pub(crate) fn into_failure(self, ending: Ending) -> Option<Failure> {
+        if self.started {
+            return None;
+        }
+        Some(self.failure.unwrap_or_else(|| {
+            let message = format!(
+                "the exec'd process ended during its set-up ({})",
+                ending.code
+            );
+            Failure::system(message)
+        }))
+    }
+}
+
+impl Shim {
+    pub(crate) fn exec(
+        &mut self,
+        connection: u64,
+        spec: ExecSpec,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Outcome> {
+        let container_key = self.container_key(&spec.container)?;
+        let container = self
+            .containers
+            .get(&container_key)
+            .filter(|c| c.is_running());
+        let container = container.ok_or_else(|| {
+            Failure::invalid(format!("container {} does not run", spec.container))
+        })?;
+        if self.exec_key(&spec.exec).is_some() || self.container_key(&spec.exec).is_ok() {
+            return Err(Failure::new(
+                FailureKind::Exists,
+                format!("id {:?} is taken", spec.exec),
+            ));
+        }
+        let process = effective_process(container, spec.process, spec.inherit);
+        let streams = Streams::take([spec.stdin, spec.stdout, spec.stderr], fds)?;
+        let entry = container.cgroups.entry()?;
+        let (line, child_line) = Line::pair().doing(|| "make a channel")?;
+        setns(&container.pidfd, ns::PID).doing(|| "join the container's PID namespace")?;
+        let cloned = self.clone_back(|flags| {
+            clone_process(flags, entry.at_clone()).doing(|| "clone a process")
+        })?;
+        let Cloned::Parent { pid, pidfd } = cloned else {
+            // Or the end of the shim would not be seen on the channel.
+            drop(line);
+            let child = Child {
+                shim: self,
+                container,
+                process: &process,
+                line: &child_line,
+            };
+            child_line.report_failure(child.run(streams, spec.tty));
+            exec::exit_now(1);
+        };
+        drop(child_line);
+        let joined = entry
+            .join(pid)
+            .and_then(|()| line.permit().doing(|| "wake the process"));
+        let key = self.new_key();
+        let watched = joined.and_then(|()| {
+            let token = Token::ExecSetup(key);
+            self.poller
+                .add(&line, token, Interest::READ)
+                .doing(|| "watch the process")
+        });
+        // Without a terminal the process has its own copies, and the shim keeps none.
+        let (stdin, stdout) = if spec.tty {
+            (streams.stdin, streams.stdout)
+        } else {
+            (None, None)
+        };
+        let exec = Exec {
+            id: spec.exec,
+            pid,
+            container: container_key,
+            connection,
+            terminal: None,
+            pidfd,
+            line,
+            stdin,
+            stdout,
+            executing: false,
+            started: false,
+            failure: watched.err(),
+        };
+        if exec.failure.is_some() {
+            let _ = process::pidfd_kill(&exec.pidfd, libc::SIGKILL);
+        }
+        self.execs.insert(key, exec);
+        Ok(Outcome::Later)
+    }
+
+    /// Takes the reports that have come from an exec's process.
+    pub(crate) fn exec_setup_progress(&mut self, key: u64) {
+        loop {
+            let Some(exec) = self.execs.get_mut(&key).filter(|e| !e.started) else {
+                return;
+            };
+            match exec.line.receive() {
+                Ok(Received::Empty) => return,
+                Ok(Received::Report(Report::Terminal, Some(master))) => {
+                    if let Err(failure) = self.use_exec_terminal(key, master) {
+                        return self.fail_exec(key, failure);
+                    }
+                }
+                Ok(Received::Report(Report::Executing, _)) => exec.executing = true,
+                Ok(Received::Report(Report::Failed { kind, message }, _)) => {
+                    exec.failure.get_or_insert(Failure { kind, message });
+                }
+                Ok(Received::Report(..)) => {}
+                Ok(Received::End) => {
+                    self.poller.remove(&exec.line);
+                    if exec.failure.is_none() && exec.executing {
+                        exec.started = true;
+                        let (connection, pid) = (exec.connection, exec.pid);
+                        self.reply_later(connection, &Reply::Started { pid });
+                    }
+                    return;
+                }
+                Err(errno) => {
+                    let failure = Failure::system(format!("cannot hear from the process: {errno}"));
+                    return self.fail_exec(key, failure);
+                }
+            }
+        }
+    }
+
+    fn fail_exec(&mut self, key: u64, failure: Failure) {
+        let Some(exec) = self.execs.get_mut(&key) else {
+            return;
+        };
+        self.poller.remove(&exec.line);
+        exec.failure.get_or_insert(failure);
+        let _ = process::pidfd_kill(&exec.pidfd, libc::SIGKILL);
+    }
+
+    fn use_exec_terminal(&mut self, key: u64, master: OwnedFd) -> Result<()> {
+        let Some(exec) = self.execs.get_mut(&key) else {
+            return Ok(());
+        };
+        let (stdin, stdout) = (exec.stdin.take(), exec.stdout.take());
+        exec.terminal = Some(duplicate(master.as_fd())?);
+        if let Some(stdin) = stdin {
+            self.start_relay(stdin, duplicate(master.as_fd())?, Owner::Exec)?;
+        }
+        // Somebody has to read, or the process would stop at a full terminal.
+        let stdout = match stdout {
+            Some(stdout) => stdout,
+            None => duplicate(self.host.null.as_fd())?,
+        };
+        self.start_relay(master, stdout, Owner::Exec).map(drop)
+    }
+}
+
+/// The client's descriptors, as far as it sent them.
+#[derive(Debug)]
+struct Streams {
+    stdin: Option<OwnedFd>,
+    stdout: Option<OwnedFd>,
+    stderr: Option<OwnedFd>,
+}
+
+impl Streams {
+    fn take(named: [bool; 3], fds: Vec<OwnedFd>) -> Result<Self> {
+        let count = named.iter().filter(|n| **n).count();
+        if count != fds.len() {
+            let message = format!("exec names {count} descriptors and came with {}", fds.len());
+            return Err(Failure::invalid(message));
+        }
+        let mut fds = fds.into_iter();
+        let mut next = |named: bool| if named { fds.next() } else { None };
+        Ok(Self {
+            stdin: next(named[0]),
+            stdout: next(named[1]),
+            stderr: next(named[2]),
+        })
+    }
+}
+
+/// What to run: the container's own process with other arguments, or what was asked with the container's
+/// environment in place of none.
+fn effective_process(container: &Container, asked: Process, inherit: bool) -> Process {
+    if !inherit {
+        let env = if asked.env.is_empty() {
+            container.process.env.clone()
+        } else {
+            asked.env
+        };
+        return Process { env, ..asked };
+    }
+    let mut process = Process {
+        args: asked.args,
+        ..container.process.clone()
+    };
+    if let Some(user) = &container.user {
+        // By number: its passwd file may say something else by now.
+        process.user = User {
+            spec: user.uid.to_string(),
+            gid: Some(user.gid),
+            additional_gids: user.groups.clone(),
+            strict_groups: true,
+        };
+        if !process.env.iter().any(|e| e.starts_with("HOME=")) {
+            process.env.push(format!("HOME={}", user.home));
+        }
+    }
+    process
+}
+
+/// What the child works from.
+struct Child<'a> {
+    shim: &'a Shim,
+    container: &'a Container,
+    process: &'a Process,
+    line: &'a Line,
+}
+
+impl Child<'_> {
+    fn run(&self, streams: Streams, tty: bool) -> Failure {
+        match self.prepare(streams, tty) {
+            Ok(stdio) => become_process(&self.shim.host, self.process, stdio, self.line),
+            Err(failure) => failure,
+        }
+    }
+
+    fn prepare(&self, streams: Streams, tty: bool) -> Result<Stdio> {
+        setsid().doing(|| "begin a session")?;
+        setns(&self.container.pidfd, NAMESPACES).doing(|| "join the container's namespaces")?;
+        self.line
+            .wait_for_permit()
+            .doing(|| "join the container's cgroups")?;
+        if tty {
+            let root = open_host("/", rustix::fs::OFlags::PATH).doing(|| "open /")?;
+            return open_terminal(root.as_fd(), self.line);
+        }
+        let null = null_stdio(&self.shim.host)?;
+        Ok(Stdio {
+            stdin: streams.stdin.unwrap_or(null.stdin),
+            stdout: streams.stdout.unwrap_or(null.stdout),
+            stderr: streams.stderr.unwrap_or(null.stderr),
+            terminal: false,
+        })
+    }
+}

@@ -1,0 +1,57 @@
+//! Kill: a signal to a container's init, to all of a container, or to an exec with everything it started.
+
+use hanok_shim::protocol::Reply;
+use hanok_shim::sys::process;
+use rustix::process::{Pid, getsid};
+
+use crate::failure::{Failure, Result};
+use crate::shim::{Outcome, Shim};
+
+/// Largest signal number.
+const MAX_SIGNAL: i32 = 64;
+
+impl Shim {
+    pub(crate) fn kill(&mut self, id: &str, signal: i32, all: bool) -> Result<Outcome> {
+        if !(1..=MAX_SIGNAL).contains(&signal) {
+            return Err(Failure::invalid(format!(
+                "signal {signal} is not in 1..={MAX_SIGNAL}"
+            )));
+        }
+        if let Some(key) = self.exec_key(id) {
+            self.kill_session(key, signal);
+            return Ok(Outcome::Done(Reply::Ok));
+        }
+        let key = self.container_key(id)?;
+        let Some(container) = self.containers.get(&key).filter(|c| c.is_alive()) else {
+            return Ok(Outcome::Done(Reply::Ok));
+        };
+        if all && signal == libc::SIGKILL {
+            container.cgroups.kill_all();
+        } else if all {
+            container.cgroups.signal_all(signal);
+        }
+        if !all || signal == libc::SIGKILL {
+            // Also when it is in no cgroup. It may have ended by itself meanwhile.
+            let _ = process::pidfd_kill(&container.pidfd, signal);
+        }
+        Ok(Outcome::Done(Reply::Ok))
+    }
+
+    /// An exec's process leads a session; whatever it started is in that session unless it left on purpose.
+    fn kill_session(&self, key: u64, signal: i32) {
+        let Some(exec) = self.execs.get(&key) else {
+            return;
+        };
+        let processes = self
+            .containers
+            .get(&exec.container)
+            .map(|c| c.cgroups.processes());
+        for pid in processes.unwrap_or_default() {
+            let session = getsid(Pid::from_raw(pid)).map(|s| s.as_raw_nonzero().get());
+            if session == Ok(exec.pid) {
+                let _ = process::kill(pid, signal);
+            }
+        }
+        let _ = process::kill(-exec.pid, signal);
+    }
+}

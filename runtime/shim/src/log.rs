@@ -1,0 +1,306 @@
+//! A container's log file in the CRI format, with rotation at write time.
+//!
+//! Every line of output becomes `TIME STREAM TAG TEXT`: RFC 3339 with nanoseconds, `stdout` or `stderr`, `F`
+//! for a full line and `P` for a part of one. Lines longer than [`MAX_LINE`] are cut into parts. What
+//! remains without a newline at the end of a stream is written as `P`: readers join parts without adding
+//! anything, so that they show the very bytes that were written.
+//!
+//! A full disk loses lines and never stops the container.
+
+mod rotate;
+mod timestamp;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use hanok_shim::protocol::Log;
+
+use crate::poller::Stream;
+pub(crate) use timestamp::now_ns;
+
+/// Longest text in one line of the file; what other runtimes use, and what readers' buffers expect.
+const MAX_LINE: usize = 16 << 10;
+
+/// Formatted lines are written once they are as many bytes as this.
+const FLUSH: usize = 16 << 10;
+
+/// Time, stream, tag and the spaces and newline around them.
+const OVERHEAD: usize = 48;
+
+/// An open log file.
+#[derive(Debug)]
+pub(crate) struct LogFile {
+    path: PathBuf,
+    max_size: u64,
+    max_files: u32,
+    file: File,
+    size: u64,
+    /// Formatted lines that are not in the file yet; empty between calls.
+    pending: Vec<u8>,
+    /// Text without its newline, by stream.
+    partial: [Vec<u8>; 2],
+}
+
+impl LogFile {
+    /// Opens or makes the file; its directory must exist.
+    pub(crate) fn open(log: &Log) -> io::Result<Self> {
+        let path = PathBuf::from(&log.path);
+        let file = open(&path)?;
+        let size = file.metadata()?.len();
+        Ok(Self {
+            path,
+            max_size: log.max_size,
+            max_files: log.max_files,
+            file,
+            size,
+            pending: Vec::new(),
+            partial: [Vec::new(), Vec::new()],
+        })
+    }
+
+    /// Opens the path again, after somebody renamed the file.
+    pub(crate) fn reopen(&mut self) -> io::Result<()> {
+        self.file = open(&self.path)?;
+        self.size = self.file.metadata()?.len();
+        Ok(())
+    }
+
+    /// Takes output of one stream, all of it now.
+    pub(crate) fn write(&mut self, stream: Stream, bytes: &[u8]) {
+        let time = timestamp::rfc3339(now_ns());
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let held = self.partial[index(stream)].len();
+            let window = &rest[..rest.len().min(MAX_LINE - held)];
+            let Some(end) = window.iter().position(|&b| b == b'\n') else {
+                let (part, after) = rest.split_at(window.len());
+                self.hold(stream, part, &time);
+                rest = after;
+                continue;
+            };
+            let mut line = std::mem::take(&mut self.partial[index(stream)]);
+            if line.is_empty() {
+                self.emit(stream, b'F', &rest[..end], &time);
+            } else {
+                line.extend_from_slice(&rest[..end]);
+                self.emit(stream, b'F', &line, &time);
+            }
+            rest = &rest[end + 1..];
+        }
+        self.flush();
+        self.pending = Vec::new();
+    }
+
+    /// Writes what is left of a stream without a newline.
+    pub(crate) fn end(&mut self, stream: Stream) {
+        let line = std::mem::take(&mut self.partial[index(stream)]);
+        if !line.is_empty() {
+            self.emit(stream, b'P', &line, &timestamp::rfc3339(now_ns()));
+            self.flush();
+        }
+    }
+
+    /// Keeps text until its newline comes, or writes it as a part once it is as long as a line may be.
+    fn hold(&mut self, stream: Stream, text: &[u8], time: &str) {
+        let partial = &mut self.partial[index(stream)];
+        partial.extend_from_slice(text);
+        if partial.len() == MAX_LINE {
+            let line = std::mem::take(partial);
+            self.emit(stream, b'P', &line, time);
+        }
+    }
+
+    fn emit(&mut self, stream: Stream, tag: u8, text: &[u8], time: &str) {
+        let length = (text.len() + OVERHEAD) as u64;
+        let after = self.size + self.pending.len() as u64 + length;
+        if self.max_size > 0 && after > self.max_size {
+            self.flush();
+            if self.size > 0 {
+                self.rotate();
+            }
+        }
+        let name: &[u8] = match stream {
+            Stream::Stdout => b" stdout ",
+            Stream::Stderr => b" stderr ",
+        };
+        let pending = &mut self.pending;
+        for piece in [time.as_bytes(), name, &[tag, b' '], text, b"\n"] {
+            pending.extend_from_slice(piece);
+        }
+        if pending.len() >= FLUSH {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        // The container must not stop for a full disk: what cannot be written is lost.
+        if self.file.write_all(&self.pending).is_ok() {
+            self.size += self.pending.len() as u64;
+        }
+        self.pending.clear();
+    }
+
+    /// Sets the file aside under the kubelet's name for it and begins a new one. When that fails, the
+    /// file goes on growing.
+    fn rotate(&mut self) {
+        if rotate::set_aside(&self.path).is_err() {
+            return;
+        }
+        if let Ok(file) = open(&self.path) {
+            self.file = file;
+            self.size = 0;
+        }
+        rotate::prune(&self.path, self.max_files);
+    }
+}
+
+fn index(stream: Stream) -> usize {
+    match stream {
+        Stream::Stdout => 0,
+        Stream::Stderr => 1,
+    }
+}
+
+fn open(path: &std::path::Path) -> io::Result<File> {
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o640)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
+        .open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn log(dir: &tempfile::TempDir, max_size: u64, max_files: u32) -> LogFile {
+        let path = dir.path().join("0.log").to_str().unwrap().to_owned();
+        LogFile::open(&Log {
+            path,
+            max_size,
+            max_files,
+        })
+        .unwrap()
+    }
+
+    /// (stream, tag, text) of every line.
+    fn lines(bytes: &[u8]) -> Vec<(String, char, Vec<u8>)> {
+        let mut lines = Vec::new();
+        for line in bytes.split_inclusive(|&b| b == b'\n') {
+            let line = line.strip_suffix(b"\n").expect("every line ends");
+            let mut fields = line.splitn(4, |&b| b == b' ');
+            let time = fields.next().unwrap();
+            assert_eq!((time.len(), time.last()), (30, Some(&b'Z')));
+            let stream = String::from_utf8(fields.next().unwrap().to_vec()).unwrap();
+            let tag = char::from(fields.next().unwrap()[0]);
+            lines.push((stream, tag, fields.next().unwrap().to_vec()));
+        }
+        lines
+    }
+
+    fn read(dir: &tempfile::TempDir) -> Vec<(String, char, Vec<u8>)> {
+        lines(&std::fs::read(dir.path().join("0.log")).unwrap())
+    }
+
+    #[test]
+    fn streams_do_not_mix_within_a_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = log(&dir, 0, 0);
+        log.write(Stream::Stdout, b"a\nb");
+        log.write(Stream::Stderr, b"e\n");
+        log.write(Stream::Stdout, b"c\n\nlast");
+        log.end(Stream::Stdout);
+        log.end(Stream::Stderr);
+        let want = [
+            ("stdout", 'F', "a"),
+            ("stderr", 'F', "e"),
+            ("stdout", 'F', "bc"),
+            ("stdout", 'F', ""),
+            ("stdout", 'P', "last"),
+        ];
+        let want: Vec<_> = want
+            .iter()
+            .map(|(s, t, x)| (s.to_string(), *t, x.as_bytes().to_vec()))
+            .collect();
+        assert_eq!(read(&dir), want);
+    }
+
+    #[test]
+    fn a_full_file_is_set_aside_and_only_so_many_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = log(&dir, 1000, 3);
+        for n in 0..100 {
+            log.write(Stream::Stdout, format!("line {n}\n").as_bytes());
+        }
+        let mut names: Vec<_> = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        assert_eq!(names.len(), 3, "{names:?}");
+        let mut all = Vec::new();
+        for name in &names[1..] {
+            all.extend(lines(&std::fs::read(dir.path().join(name)).unwrap()));
+        }
+        all.extend(read(&dir));
+        let last: Vec<_> = all
+            .iter()
+            .map(|l| String::from_utf8(l.2.clone()).unwrap())
+            .collect();
+        let first = 100 - last.len();
+        let want: Vec<_> = (first..100).map(|n| format!("line {n}")).collect();
+        assert_eq!(
+            last, want,
+            "no line is lost or out of order among the kept ones"
+        );
+        for name in names {
+            assert!(std::fs::metadata(dir.path().join(name)).unwrap().len() <= 1000);
+        }
+    }
+
+    #[test]
+    fn a_renamed_file_is_left_alone_after_reopen() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = log(&dir, 0, 0);
+        log.write(Stream::Stdout, b"old\n");
+        std::fs::rename(dir.path().join("0.log"), dir.path().join("moved")).unwrap();
+        log.reopen().unwrap();
+        log.write(Stream::Stdout, b"new\n");
+        assert_eq!(read(&dir), [("stdout".to_owned(), 'F', b"new".to_vec())]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_text_of_a_stream_is_what_was_written(
+            pieces in prop::collection::vec(prop::collection::vec(
+                prop_oneof![Just(b'\n'), Just(b'x'), any::<u8>()], 0..3000), 0..12),
+            long in 0usize..40_000,
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let mut log = log(&dir, 0, 0);
+            let mut all = vec![b'y'; long];
+            log.write(Stream::Stdout, &all);
+            for piece in &pieces {
+                log.write(Stream::Stdout, piece);
+                all.extend_from_slice(piece);
+            }
+            log.end(Stream::Stdout);
+            let mut joined = Vec::new();
+            for (_, tag, text) in read(&dir) {
+                prop_assert!(text.len() <= MAX_LINE);
+                joined.extend(text);
+                if tag == 'F' {
+                    joined.push(b'\n');
+                }
+            }
+            prop_assert_eq!(joined, all);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The last part of the way to exec, the same for a container's init and for an exec: limits, user, working
+//! directory, stdio, labels, privileges, seccomp, program.
+//!
+//! Runs in the cloned process once it sees the container's root as its own, so that paths need no wall any
+//! more; only links of procfs must still not lead out. What is done here is in the order that the
+//! privileges for it allow, the seccomp filter last.
+
+mod credentials;
+mod cwd;
+mod program;
+mod terminal;
+pub(crate) mod user;
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use hanok_shim::protocol::Process;
+use hanok_shim::sys::{exec, process, signal};
+use rustix::fs::{FileType, fchown, fstat};
+use rustix::process::umask;
+
+use crate::channel::{Line, Report, ResolvedUser};
+use crate::failure::{Doing, Failure, Result};
+use crate::host::Host;
+pub(crate) use cwd::make as make_cwd;
+pub(crate) use terminal::open as open_terminal;
+
+/// What becomes descriptors 0, 1 and 2.
+#[derive(Debug)]
+pub(crate) struct Stdio {
+    pub(crate) stdin: OwnedFd,
+    pub(crate) stdout: OwnedFd,
+    pub(crate) stderr: OwnedFd,
+    /// All three are the slave side of a terminal, which becomes the controlling one.
+    pub(crate) terminal: bool,
+}
+
+/// Turns this process into what `spec` says. Returns only when that failed.
+pub(crate) fn become_process(host: &Host, spec: &Process, stdio: Stdio, line: &Line) -> Failure {
+    match try_become(host, spec, stdio, line) {
+        Ok(failure) | Err(failure) => failure,
+    }
+}
+
+fn try_become(host: &Host, spec: &Process, stdio: Stdio, line: &Line) -> Result<Failure> {
+    set_limits(host, spec)?;
+    let user = user::resolve(&spec.user)?;
+    line.report(&Report::Resolved(user.clone()), None)
+        .doing(|| "report the user")?;
+    cwd::enter(&spec.cwd)?;
+    set_label(host, spec)?;
+    // A keyring of the node's session would be shared by all containers. Not every kernel has keyrings.
+    let _ = process::join_new_keyring();
+    install_stdio(&stdio, &user)?;
+    drop(stdio);
+    let program = program::Program::find(&spec.args, &environment(spec, &user))?;
+    exec::close_on_exec_from(3).doing(|| "close descriptors")?;
+    credentials::change_user(host, spec, &user)?;
+    signal::reset().doing(|| "reset signals")?;
+    line.report(&Report::Executing, None).doing(|| "report")?;
+    credentials::confine(host, spec)?;
+    Ok(program.exec())
+}
+
+fn set_limits(host: &Host, spec: &Process) -> Result<()> {
+    for &(resource, soft, hard) in &spec.rlimits {
+        process::set_rlimit(resource, soft, hard)
+            .doing(|| format!("set resource limit {resource} to {soft}:{hard}"))?;
+    }
+    // Best effort: a value below the shim's own takes CAP_SYS_RESOURCE. Without a wish it is what the shim
+    // was started with, for the shim itself is kept from the OOM killer.
+    let score = spec.oom_score_adj.unwrap_or(host.oom_score_adj);
+    let _ = host.write_proc("self/oom_score_adj", &score.to_string());
+    umask(rustix::fs::Mode::from_raw_mode(spec.umask.unwrap_or(0o022)));
+    Ok(())
+}
+
+fn set_label(host: &Host, spec: &Process) -> Result<()> {
+    if let Some(profile) = &spec.apparmor {
+        let value = format!("exec {profile}");
+        host.write_proc("thread-self/attr/apparmor/exec", &value)
+            .or_else(|_| host.write_proc("thread-self/attr/exec", &value))
+            .map_err(|f| {
+                Failure::system(format!("cannot apply AppArmor profile: {}", f.message))
+            })?;
+    }
+    if let Some(label) = &spec.selinux {
+        host.write_proc("thread-self/attr/exec", label)
+            .map_err(|f| Failure::system(format!("cannot apply SELinux label: {}", f.message)))?;
+    }
+    Ok(())
+}
+
+/// Descriptors 0, 1 and 2, owned by the container's user as far as they are pipes or terminals: programs open
+/// /dev/stdout. The node's null device and sockets of the runtime are left alone.
+fn install_stdio(stdio: &Stdio, user: &ResolvedUser) -> Result<()> {
+    if stdio.terminal {
+        rustix::process::ioctl_tiocsctty(&stdio.stdin).doing(|| "take the terminal")?;
+    }
+    for fd in [&stdio.stdin, &stdio.stdout, &stdio.stderr] {
+        let stat = fstat(fd).doing(|| "stat a standard stream")?;
+        let is_fifo = FileType::from_raw_mode(stat.st_mode) == FileType::Fifo;
+        if is_fifo || stdio.terminal {
+            let owner = rustix::process::Uid::from_raw(user.uid);
+            fchown(fd, Some(owner), None).doing(|| "hand over a standard stream")?;
+        }
+    }
+    rustix::stdio::dup2_stdin(&stdio.stdin).doing(|| "set stdin")?;
+    rustix::stdio::dup2_stdout(&stdio.stdout).doing(|| "set stdout")?;
+    rustix::stdio::dup2_stderr(&stdio.stderr).doing(|| "set stderr")
+}
+
+/// The environment, with HOME.
+fn environment(spec: &Process, user: &ResolvedUser) -> Vec<String> {
+    let mut env = spec.env.clone();
+    let has_home = env
+        .iter()
+        .any(|e| e.strip_prefix("HOME=").is_some_and(|h| !h.is_empty()));
+    if !has_home {
+        env.retain(|e| !e.starts_with("HOME="));
+        env.push(format!("HOME={}", user.home));
+    }
+    env
+}
+
+/// A string for the kernel.
+fn c_string(text: &str, what: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| Failure::invalid(format!("{what} has a NUL byte")))
+}
+
+/// The root directory that this process sees.
+fn root() -> Result<OwnedFd> {
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, "/", flags, Mode::empty()).doing(|| "open /")
+}
+
+/// A copy of a descriptor, close-on-exec.
+pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+    rustix::io::fcntl_dupfd_cloexec(fd, 3).doing(|| "duplicate a descriptor")
+}
+
+/// The node's null device as all three streams.
+pub(crate) fn null_stdio(host: &Host) -> Result<Stdio> {
+    let null = || duplicate(host.null.as_fd());
+    Ok(Stdio {
+        stdin: null()?,
+        stdout: null()?,
+        stderr: null()?,
+        terminal: false,
+    })
+}

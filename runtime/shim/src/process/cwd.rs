@@ -1,0 +1,41 @@
+//! The working directory: inside the root, proven.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use hanok_shim::sys::process::raw_getcwd;
+use rustix::fs::OFlags;
+use rustix::process::fchdir;
+
+use super::root;
+use crate::failure::{Doing, Failure, Result};
+use crate::resolve::{self, Kind};
+
+/// Makes `path` below a root that this process has not entered, while it is still writable.
+pub(crate) fn make(root: BorrowedFd<'_>, path: &str) -> Result<()> {
+    let path = if path.is_empty() { "/" } else { path };
+    resolve::ensure(root, resolve::check(path)?, Kind::Directory).map(drop)
+}
+
+/// Enters `path`, making it when it is missing. A link of procfs to a directory of the node (`/proc/self/fd/7`)
+/// is not followed, and the kernel is asked afterwards where we are (CVE-2024-21626).
+pub(super) fn enter(path: &str) -> Result<()> {
+    let path = if path.is_empty() { "/" } else { path };
+    let root = root()?;
+    make(root.as_fd(), path)?;
+    let path = resolve::check(path)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    let doing = || format!("enter working directory {}", path.display());
+    let directory = resolve::open(root.as_fd(), path, flags).doing(doing)?;
+    fchdir(&directory).doing(doing)?;
+    verify(path)
+}
+
+fn verify(path: &Path) -> Result<()> {
+    let now = raw_getcwd().doing(|| "read the working directory")?;
+    if now.first() != Some(&b'/') {
+        let message = format!("working directory {} lies outside the root", path.display());
+        return Err(Failure::invalid(message));
+    }
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! Which file to execute: as it is named, or the first one of that name in PATH.
+//!
+//! Candidates are collected before the privileges go and before the seccomp filter comes, so that after it
+//! nothing but execve is called. Whether the user may execute one is for execve to say.
+
+use std::ffi::CString;
+
+use hanok_shim::protocol::FailureKind;
+use hanok_shim::sys::exec;
+use rustix::fs::{FileType, stat};
+use rustix::io::Errno;
+
+use super::c_string;
+use crate::failure::{Failure, Result, describe};
+
+/// Searched when the environment has no PATH.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A program that is there, with all that execve needs.
+#[derive(Debug)]
+pub(super) struct Program {
+    name: String,
+    candidates: Vec<CString>,
+    argv: Vec<CString>,
+    envp: Vec<CString>,
+}
+
+impl Program {
+    /// Looks for `args[0]`.
+    pub(super) fn find(args: &[String], env: &[String]) -> Result<Self> {
+        let name = args.first().filter(|n| !n.is_empty());
+        let name = name
+            .ok_or_else(|| Failure::invalid("no program is given"))?
+            .clone();
+        let strings = |list: &[String], what| {
+            list.iter()
+                .map(|s| c_string(s, what))
+                .collect::<Result<Vec<_>>>()
+        };
+        let argv = strings(args, "an argument")?;
+        let envp = strings(env, "an environment variable")?;
+        let candidates = if name.contains('/') {
+            vec![named(&name)?]
+        } else {
+            search(&name, env)?
+        };
+        Ok(Self {
+            name,
+            candidates,
+            argv,
+            envp,
+        })
+    }
+
+    /// Replaces this process. Returns only when that failed.
+    pub(super) fn exec(&self) -> Failure {
+        let mut worst = Errno::NOENT;
+        for candidate in &self.candidates {
+            match exec::execve(candidate, &self.argv, &self.envp) {
+                Errno::NOENT | Errno::NOTDIR => {}
+                errno => worst = errno,
+            }
+        }
+        failure(&self.name, worst)
+    }
+}
+
+/// A program named by its path.
+fn named(path: &str) -> Result<CString> {
+    let file = c_string(path, "the program's path")?;
+    match stat(file.as_c_str()) {
+        Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => {
+            Err(failure(path, Errno::ISDIR))
+        }
+        Ok(_) => Ok(file),
+        Err(Errno::NOENT | Errno::NOTDIR) => {
+            let message = format!("exec: {path:?}: stat {path}: no such file or directory");
+            Err(Failure::new(FailureKind::CommandNotFound, message))
+        }
+        Err(errno) => Err(failure(path, errno)),
+    }
+}
+
+/// Files of that name in the directories of PATH. An empty element would mean the working directory, which
+/// is nobody's intention here.
+fn search(name: &str, env: &[String]) -> Result<Vec<CString>> {
+    let path = env
+        .iter()
+        .rev()
+        .find_map(|e| e.strip_prefix("PATH="))
+        .unwrap_or(DEFAULT_PATH);
+    let mut candidates = Vec::new();
+    let mut denied = false;
+    for dir in path.split(':').filter(|dir| !dir.is_empty()) {
+        let file = c_string(
+            &format!("{}/{name}", dir.trim_end_matches('/')),
+            "the program's path",
+        )?;
+        let Ok(found) = stat(file.as_c_str()) else {
+            continue;
+        };
+        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+            continue;
+        }
+        if found.st_mode & 0o111 == 0 {
+            denied = true;
+            continue;
+        }
+        candidates.push(file);
+    }
+    match candidates.is_empty() {
+        false => Ok(candidates),
+        true if denied => Err(failure(name, Errno::ACCESS)),
+        true => {
+            let message = format!("exec: {name:?}: executable file not found in $PATH");
+            Err(Failure::new(FailureKind::CommandNotFound, message))
+        }
+    }
+}
+
+fn failure(name: &str, errno: Errno) -> Failure {
+    let kind = match errno {
+        Errno::NOENT | Errno::NOTDIR => FailureKind::CommandNotFound,
+        Errno::NOMEM | Errno::AGAIN => FailureKind::System,
+        _ => FailureKind::CommandNotExecutable,
+    };
+    Failure::new(kind, format!("exec: {name:?}: {}", describe(errno)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(args: &[&str], path: &str) -> Result<Program> {
+        let args: Vec<String> = args.iter().map(|a| a.to_string()).collect();
+        Program::find(&args, &[format!("PATH={path}")])
+    }
+
+    #[test]
+    fn a_missing_program_is_told_as_everybody_tells_it() {
+        let failure = find(&["nowhere-to-be-found"], "/bin:/usr/bin").unwrap_err();
+        assert_eq!(failure.kind, FailureKind::CommandNotFound);
+        let want = "exec: \"nowhere-to-be-found\": executable file not found in $PATH";
+        assert_eq!(failure.message, want);
+        let failure = find(&["/no/such"], "").unwrap_err();
+        assert_eq!(failure.kind, FailureKind::CommandNotFound);
+        assert_eq!(
+            failure.message,
+            "exec: \"/no/such\": stat /no/such: no such file or directory"
+        );
+    }
+
+    #[test]
+    fn what_is_no_program_is_not_executable() {
+        let failure = find(&["/etc"], "").unwrap_err();
+        assert_eq!(failure.kind, FailureKind::CommandNotExecutable);
+        let failure = find(&["passwd"], "/etc").unwrap_err();
+        assert_eq!(failure.kind, FailureKind::CommandNotExecutable);
+        assert_eq!(failure.message, "exec: \"passwd\": permission denied");
+    }
+
+    #[test]
+    fn arguments_with_nul_and_empty_commands_are_invalid() {
+        for args in [&[] as &[&str], &[""], &["a\0b"], &["sh", "a\0"]] {
+            assert_eq!(find(args, "/bin").unwrap_err().kind, FailureKind::Invalid);
+        }
+    }
+
+    #[test]
+    fn the_directories_of_path_are_tried_in_order() {
+        let program = find(&["sh"], "/nowhere::/usr/bin/:/bin").unwrap();
+        assert_eq!(program.candidates[0].to_str().unwrap(), "/usr/bin/sh");
+    }
+}

@@ -1,0 +1,336 @@
+//! Whom a process runs as, by the container's own passwd and group files.
+//!
+//! Those files belong to the image and, later, to whatever runs in the container: they are opened as regular
+//! files only, read up to a limit, and lines that are not as they should be count as absent. Digits are
+//! always a number and never a name, and a number is in 0..=2^31-1 or an error (CVE-2024-40635,
+//! CVE-2026-30892).
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use hanok_shim::protocol::User;
+use rustix::fs::{FileType, OFlags, fstat};
+use rustix::io::Errno;
+
+use super::root;
+use crate::channel::ResolvedUser;
+use crate::failure::{Doing, Failure, Result};
+use crate::resolve;
+
+/// Longest passwd or group file that is read.
+const MAX_FILE: u64 = 4 << 20;
+
+/// Most supplementary groups; NFS and the report's size allow no more.
+const MAX_GROUPS: usize = 4096;
+
+/// Largest id: the kernel's are 32 bits wide, but -1 means "leave it", and signed readers exist.
+const MAX_ID: u32 = i32::MAX as u32;
+
+/// One line of passwd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Account {
+    name: String,
+    uid: u32,
+    gid: u32,
+    home: String,
+}
+
+/// Looks the user up in the files of the root that this process sees.
+pub(super) fn resolve(user: &User) -> Result<ResolvedUser> {
+    let passwd = read("/etc/passwd")?;
+    // Only names need the group file.
+    let group = || read("/etc/group");
+    resolve_in(user, &passwd, group)
+}
+
+fn resolve_in(
+    user: &User,
+    passwd: &str,
+    group: impl Fn() -> Result<String>,
+) -> Result<ResolvedUser> {
+    let (user_part, group_part) = match user.spec.split_once(':') {
+        Some((user, group)) => (user, Some(group).filter(|g| !g.is_empty())),
+        None => (user.spec.as_str(), None),
+    };
+    let account = find_account(user_part, passwd)?;
+    let gid = match (user.gid, group_part) {
+        (Some(gid), _) => check_id(gid)?,
+        (None, Some(part)) => match number(part)? {
+            Some(gid) => gid,
+            None => find_group(part, &group()?)?,
+        },
+        (None, None) => account.gid,
+    };
+    let mut groups = vec![gid];
+    if !user.strict_groups && !account.name.is_empty() {
+        groups.extend(groups_of(&account.name, &group()?));
+    }
+    for &gid in &user.additional_gids {
+        groups.push(check_id(gid)?);
+    }
+    unique(&mut groups);
+    if groups.len() > MAX_GROUPS {
+        let message = format!("user {:?} has more than {MAX_GROUPS} groups", user.spec);
+        return Err(Failure::invalid(message));
+    }
+    Ok(ResolvedUser {
+        uid: account.uid,
+        gid,
+        groups,
+        home: account.home,
+    })
+}
+
+/// A number needs no account; a name does. The empty string is root, as images mean it.
+fn find_account(part: &str, passwd: &str) -> Result<Account> {
+    let part = if part.is_empty() { "0" } else { part };
+    let mut accounts = passwd.lines().filter_map(account);
+    if let Some(uid) = number(part)? {
+        let unknown = || Account {
+            name: String::new(),
+            uid,
+            gid: 0,
+            home: "/".to_owned(),
+        };
+        return Ok(accounts.find(|a| a.uid == uid).unwrap_or_else(unknown));
+    }
+    check_name(part)?;
+    accounts.find(|a| a.name == part).ok_or_else(|| {
+        Failure::invalid(format!(
+            "user {part:?} is not in the container's /etc/passwd"
+        ))
+    })
+}
+
+fn find_group(part: &str, group: &str) -> Result<u32> {
+    check_name(part)?;
+    let mut found = group
+        .lines()
+        .filter_map(group_line)
+        .filter(|(name, ..)| *name == part);
+    found.next().map(|(_, gid, _)| gid).ok_or_else(|| {
+        Failure::invalid(format!(
+            "group {part:?} is not in the container's /etc/group"
+        ))
+    })
+}
+
+fn groups_of(name: &str, group: &str) -> Vec<u32> {
+    let has = |members: &str| members.split(',').any(|member| member == name);
+    group
+        .lines()
+        .filter_map(group_line)
+        .filter(|(_, _, members)| has(members))
+        .map(|(_, gid, _)| gid)
+        .collect()
+}
+
+/// A run of digits as an id, none when it is not one.
+fn number(text: &str) -> Result<Option<u32>> {
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+        return Ok(None);
+    }
+    match text.parse::<u32>() {
+        Ok(id) if id <= MAX_ID => Ok(Some(id)),
+        _ => Err(Failure::invalid(format!(
+            "id {text:?} is larger than {MAX_ID}"
+        ))),
+    }
+}
+
+fn check_id(id: u32) -> Result<u32> {
+    if id > MAX_ID {
+        return Err(Failure::invalid(format!("id {id} is larger than {MAX_ID}")));
+    }
+    Ok(id)
+}
+
+/// Names that could be meant as a number (`-1`, `+0`, ` 0`) are refused, whatever the files say.
+fn check_name(name: &str) -> Result<()> {
+    let first = name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+    let rest = |c: char| c.is_control() || c.is_whitespace() || matches!(c, ':' | ',' | '/');
+    if !first || name.contains(rest) {
+        return Err(Failure::invalid(format!(
+            "{name:?} is neither an id nor a name"
+        )));
+    }
+    Ok(())
+}
+
+fn account(line: &str) -> Option<Account> {
+    let mut fields = line.split(':');
+    let name = fields.next()?.to_owned();
+    let uid = number(fields.nth(1)?).ok()??;
+    let gid = number(fields.next()?).ok()??;
+    let home = fields.nth(1).unwrap_or("/");
+    let home = if home.starts_with('/') && !home.contains(char::is_control) {
+        home
+    } else {
+        "/"
+    };
+    Some(Account {
+        name,
+        uid,
+        gid,
+        home: home.to_owned(),
+    })
+}
+
+/// Name, id, members.
+fn group_line(line: &str) -> Option<(&str, u32, &str)> {
+    let mut fields = line.split(':');
+    let name = fields.next()?;
+    let gid = number(fields.nth(1)?).ok()??;
+    Some((name, gid, fields.next().unwrap_or("")))
+}
+
+fn unique(groups: &mut Vec<u32>) {
+    let mut seen = std::collections::BTreeSet::new();
+    groups.retain(|gid| seen.insert(*gid));
+}
+
+/// A file of the container; empty when there is none.
+fn read(path: &str) -> Result<String> {
+    let root = root()?;
+    // A fifo must not block, a terminal must not become ours.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = match resolve::open(root.as_fd(), Path::new(path), flags) {
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(String::new()),
+        done => done.doing(|| format!("open the container's {path}"))?,
+    };
+    let stat = fstat(&file).doing(|| format!("stat the container's {path}"))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(Failure::invalid(format!(
+            "the container's {path} is not a regular file"
+        )));
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::from(file)
+        .take(MAX_FILE + 1)
+        .read_to_end(&mut bytes)
+        .doing(|| format!("read the container's {path}"))?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(Failure::invalid(format!(
+            "the container's {path} is larger than {MAX_FILE} bytes"
+        )));
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n\
+        +::::::\nbroken\napp:x:1000:1001:App:/home/app:/bin/sh\n\
+        1234:x:0:0::/:\n-1:x:0:0::/:\nbig:x:4294967296:0::/:\nhigh:x:2147483648:0::/:\n\
+        evil:x:7:7::/a\u{1}b:\n0x0:x:77:77::/:\n";
+    const GROUP: &str = "root:x:0:\nstaff:x:50:app,root\nwheel:x:10:other,app\nbad:x:-3:app\n";
+
+    fn user(spec: &str) -> User {
+        User {
+            spec: spec.to_owned(),
+            gid: None,
+            additional_gids: vec![],
+            strict_groups: false,
+        }
+    }
+
+    fn resolved(user: &User) -> Result<ResolvedUser> {
+        resolve_in(user, PASSWD, || Ok(GROUP.to_owned()))
+    }
+
+    #[test]
+    fn a_user_is_exactly_what_the_files_and_the_digits_say() {
+        for (spec, uid, gid, groups) in [
+            ("", 0, 0, &[0, 50][..]),
+            ("0", 0, 0, &[0, 50]),
+            ("00", 0, 0, &[0, 50]),
+            ("root", 0, 0, &[0, 50]),
+            ("app", 1000, 1001, &[1001, 50, 10]),
+            ("1000", 1000, 1001, &[1001, 50, 10]),
+            ("app:", 1000, 1001, &[1001, 50, 10]),
+            ("app:staff", 1000, 50, &[50, 10]),
+            ("app:7", 1000, 7, &[7, 50, 10]),
+            ("4711", 4711, 0, &[0]),
+            ("1234", 1234, 0, &[0]),
+            ("0x0", 77, 77, &[77]),
+            (
+                "2147483647:2147483647",
+                2_147_483_647,
+                2_147_483_647,
+                &[2_147_483_647],
+            ),
+        ] {
+            let got = resolved(&user(spec)).unwrap();
+            assert_eq!(
+                (got.uid, got.gid, &got.groups[..]),
+                (uid, gid, groups),
+                "{spec:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_user_is_an_error_and_never_root() {
+        for spec in [
+            "4294967296",
+            "-1",
+            "99999999999999999999",
+            "2147483648",
+            "1000:99999999999",
+            "+0",
+            " 0",
+            "0 ",
+            "nobody",
+            "big",
+            "high",
+            "app:nogroup",
+            "app:-1",
+            "+",
+            "app:bad",
+            "a/b",
+            "a:b:c",
+            "broken",
+        ] {
+            let failure = resolved(&user(spec)).unwrap_err();
+            assert_eq!(
+                failure.kind,
+                hanok_shim::protocol::FailureKind::Invalid,
+                "{spec:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn groups_are_merged_or_strict() {
+        let mut wanted = user("app");
+        wanted.additional_gids = vec![5, 50];
+        assert_eq!(resolved(&wanted).unwrap().groups, [1001, 50, 10, 5]);
+        wanted.strict_groups = true;
+        assert_eq!(resolved(&wanted).unwrap().groups, [1001, 5, 50]);
+        wanted.gid = Some(9);
+        assert_eq!(resolved(&wanted).unwrap().groups, [9, 5, 50]);
+        wanted.gid = Some(u32::MAX);
+        assert!(resolved(&wanted).is_err());
+    }
+
+    #[test]
+    fn a_home_with_control_characters_is_not_used() {
+        assert_eq!(resolved(&user("evil")).unwrap().home, "/");
+        assert_eq!(resolved(&user("app")).unwrap().home, "/home/app");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_give_a_user_or_an_error(spec in ".*", passwd in ".*", group in ".*") {
+            let user = user(&spec);
+            if let Ok(found) = resolve_in(&user, &passwd, || Ok(group.clone())) {
+                prop_assert!(found.uid <= MAX_ID && found.gid <= MAX_ID);
+                prop_assert_eq!(found.groups[0], found.gid);
+            }
+        }
+    }
+}

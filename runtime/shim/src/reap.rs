@@ -1,0 +1,138 @@
+//! The end of processes: pause, containers, execs, and orphans that the kernel gave to the shim.
+
+use hanok_shim::protocol::{Event, Exit, Reply};
+use rustix::process::{WaitOptions, WaitStatus, wait};
+
+use crate::container::Phase;
+use crate::exit_record;
+use crate::failure::Failure;
+use crate::log::now_ns;
+use crate::poller::Stream;
+use crate::shim::Shim;
+
+/// A process's end in the numbers of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ending {
+    pub(crate) code: i32,
+    pub(crate) signal: i32,
+}
+
+impl Ending {
+    fn of(status: WaitStatus) -> Option<Self> {
+        match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Some(Self { code, signal: 0 }),
+            (None, Some(signal)) => Some(Self {
+                code: 128 + signal,
+                signal,
+            }),
+            // Stopped or continued: not an end.
+            (None, None) => None,
+        }
+    }
+}
+
+impl Shim {
+    /// Reaps whatever has ended. One SIGCHLD may stand for many.
+    pub(crate) fn reap(&mut self) {
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+            if let Some(ending) = Ending::of(status) {
+                self.process_ended(pid.as_raw_nonzero().get(), ending);
+            }
+        }
+    }
+
+    fn process_ended(&mut self, pid: i32, ending: Ending) {
+        if let Some(sandbox) = self.sandbox.as_mut().filter(|s| s.pid() == pid) {
+            sandbox.set_exited();
+            self.publish(&Event::SandboxExited);
+            return;
+        }
+        let container = self
+            .containers
+            .iter()
+            .find(|(_, c)| c.pid == pid && c.is_alive());
+        if let Some((&key, _)) = container {
+            // Its last reports may not have been read yet, and they decide between failure and exit.
+            self.container_setup_progress(key);
+            return self.container_ended(key, ending);
+        }
+        let exec = self.execs.iter().find(|(_, e)| e.pid == pid);
+        if let Some((&key, _)) = exec {
+            self.exec_setup_progress(key);
+            self.exec_ended(key, ending);
+        }
+    }
+
+    fn container_ended(&mut self, key: u64, ending: Ending) {
+        match self.containers.get(&key).map(|c| &c.phase) {
+            Some(Phase::Starting(_)) => self.start_failed(key, ending),
+            Some(Phase::Running) => self.container_exited(key, ending),
+            Some(Phase::Exited(_)) | None => {}
+        }
+    }
+
+    /// The process ended before its exec: the container was never there.
+    fn start_failed(&mut self, key: u64, ending: Ending) {
+        let Some(container) = self.containers.remove(&key) else {
+            return;
+        };
+        let Phase::Starting(start) = container.phase else {
+            return;
+        };
+        self.poller.remove(&start.line);
+        let failure = start.failure.unwrap_or_else(|| {
+            let how = match ending.signal {
+                0 => format!("exit code {}", ending.code),
+                signal => format!("signal {signal}"),
+            };
+            Failure::system(format!(
+                "the container's process ended during its set-up by {how}"
+            ))
+        });
+        self.reply_later(start.connection, &failure.into());
+    }
+
+    fn container_exited(&mut self, key: u64, ending: Ending) {
+        let finished_at_ns = now_ns();
+        let Some(container) = self.containers.get(&key) else {
+            return;
+        };
+        if !container.owns_pids {
+            // In a shared PID namespace the rest of the container outlives its init.
+            container.cgroups.kill_all();
+        }
+        // All that was written before the end is in the pipes now. Whoever still holds one is not waited for.
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            self.finish_output(key, stream);
+        }
+        let Some(container) = self.containers.get_mut(&key) else {
+            return;
+        };
+        let exit = Exit {
+            container: container.id.clone(),
+            code: ending.code,
+            signal: ending.signal,
+            oom_killed: container.cgroups.oom_kills() > container.oom_kills_before,
+            finished_at_ns,
+        };
+        // Without a record the event and the state still tell; there is nobody else to tell of a full disk.
+        let _ = exit_record::write(&container.state_dir, &exit);
+        container.phase = Phase::Exited(exit.clone());
+        container.io = crate::container::Io::default();
+        self.detach_all(key);
+        self.drop_stdin_relays(key);
+        self.publish(&Event::ContainerExited { exit });
+    }
+
+    pub(crate) fn exec_ended(&mut self, key: u64, ending: Ending) {
+        let Some(exec) = self.execs.remove(&key) else {
+            return;
+        };
+        let connection = exec.connection;
+        let reply = match exec.into_failure(ending) {
+            Some(failure) => failure.into(),
+            None => Reply::ExecExited { code: ending.code },
+        };
+        self.reply_later(connection, &reply);
+    }
+}

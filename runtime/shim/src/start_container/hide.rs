@@ -1,0 +1,70 @@
+//! Masked and read-only paths: kernel knobs that a container must not see or turn.
+//!
+//! A masked file is covered by the node's null device, verified by its number, never by the container's own
+//! /dev/null; a masked directory by one empty read-only directory, the same for all.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use hanok_shim::sys::mount::{ATTR_RDONLY, Attributes, PRIVATE, mount_setattr};
+use rustix::fs::{CWD, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{OpenTreeFlags, open_tree};
+
+use super::mounts::attach;
+use crate::failure::{Doing, Result};
+use crate::host::{Host, open_null};
+use crate::resolve::{self, Kind};
+
+const READONLY: Attributes = Attributes {
+    set: ATTR_RDONLY,
+    clear: 0,
+    propagation: PRIVATE,
+};
+
+const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
+
+/// Covers every path that exists.
+pub(super) fn mask(root: BorrowedFd<'_>, host: &Host, paths: &[String]) -> Result<()> {
+    if paths.is_empty() {
+        return Ok(());
+    }
+    // Of this mount namespace; the one that the host holds is of the node's.
+    let null = open_null(OFlags::PATH)?;
+    for path in paths {
+        let Some(target) = existing(root, path)? else {
+            continue;
+        };
+        let doing = || format!("mask {path}");
+        let cover = match resolve::kind_of(&target)? {
+            Kind::File => open_tree(&null, "", CLONE | OpenTreeFlags::AT_EMPTY_PATH),
+            Kind::Directory => open_tree(CWD, &host.empty_dir, CLONE),
+        };
+        let cover = cover.doing(doing)?;
+        mount_setattr(&cover, false, READONLY).doing(doing)?;
+        attach(cover.as_fd(), target.as_fd()).doing(doing)?;
+    }
+    Ok(())
+}
+
+/// Makes every path that exists read-only, with all that is mounted below it.
+pub(super) fn make_readonly(root: BorrowedFd<'_>, paths: &[String]) -> Result<()> {
+    for path in paths {
+        let Some(target) = existing(root, path)? else {
+            continue;
+        };
+        let doing = || format!("make {path} read-only");
+        let flags = CLONE | OpenTreeFlags::AT_EMPTY_PATH | OpenTreeFlags::AT_RECURSIVE;
+        let tree = open_tree(&target, "", flags).doing(doing)?;
+        mount_setattr(&tree, true, READONLY).doing(doing)?;
+        attach(tree.as_fd(), target.as_fd()).doing(doing)?;
+    }
+    Ok(())
+}
+
+fn existing(root: BorrowedFd<'_>, path: &str) -> Result<Option<std::os::fd::OwnedFd>> {
+    match resolve::lookup(root, resolve::check(path)?) {
+        Ok(found) => Ok(Some(found)),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(error) => Err(error).doing(|| format!("open {path}")),
+    }
+}

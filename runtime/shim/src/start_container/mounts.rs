@@ -1,0 +1,199 @@
+//! The mounts of a container, each by descriptor: the source is opened or created detached, gets its
+//! attributes, and is moved onto a destination that was resolved inside the root.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path};
+
+use hanok_shim::protocol::{Mount, MountSource};
+use hanok_shim::sys::mount::{ATTR_ATIME, Attributes, PRIVATE, SHARED, SLAVE, mount_setattr};
+use rustix::fs::{CWD, PROC_SUPER_MAGIC, fstatfs};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+};
+
+use super::rootfs::log_of;
+use super::shm;
+use crate::failure::{Doing, Failure, Result};
+use crate::resolve;
+
+/// Files of procfs that may be covered, one by one: lxcfs serves them.
+const PROC_FILES: [&str; 10] = [
+    "cpuinfo",
+    "diskstats",
+    "meminfo",
+    "stat",
+    "swaps",
+    "uptime",
+    "loadavg",
+    "slabinfo",
+    "net/dev",
+    "sys/kernel/ns_last_pid",
+];
+
+/// Sources that must be opened before the node's mount namespace is left: binds that send mounts back to the
+/// node (afterwards everything only receives), and the pod's /dev/shm.
+pub(super) fn open_early(
+    mounts: &[Mount],
+    shm: Option<BorrowedFd<'_>>,
+) -> Result<Vec<Option<OwnedFd>>> {
+    let open = |mount: &Mount| match &mount.source {
+        MountSource::Bind { path, recursive } if mount.propagation == SHARED => {
+            open_bind(path, *recursive).map(Some)
+        }
+        MountSource::Shm { .. } => {
+            let shm = shm.ok_or_else(|| Failure::system("the shim holds no /dev/shm"))?;
+            shm::open(shm).map(Some)
+        }
+        _ => Ok(None),
+    };
+    mounts.iter().map(open).collect()
+}
+
+/// A clone of what is mounted at a path of the node.
+pub(super) fn open_bind(path: &str, recursive: bool) -> Result<OwnedFd> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    flags.set(OpenTreeFlags::AT_RECURSIVE, recursive);
+    open_tree(CWD, path, flags).doing(|| format!("open mount source {path}"))
+}
+
+/// A new filesystem, detached.
+pub(crate) fn new_filesystem(fstype: &str, options: &[(String, String)]) -> Result<OwnedFd> {
+    let context = fsopen(fstype, FsOpenFlags::FSOPEN_CLOEXEC)
+        .doing(|| format!("open filesystem {fstype:?}"))?;
+    // A name for mountinfo; some filesystems refuse to have one.
+    let _ = fsconfig_set_string(&context, "source", fstype);
+    for (key, value) in options {
+        let set = if value.is_empty() {
+            fsconfig_set_flag(&context, key.as_str())
+        } else {
+            fsconfig_set_string(&context, key.as_str(), value.as_str())
+        };
+        set.doing(|| format!("set {key}={value} on {fstype} ({})", log_of(&context)))?;
+    }
+    fsconfig_create(&context).doing(|| format!("create {fstype} ({})", log_of(&context)))?;
+    fsmount(
+        &context,
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        MountAttrFlags::empty(),
+    )
+    .doing(|| format!("mount {fstype}"))
+}
+
+/// Attributes and propagation, then the move onto the destination.
+pub(super) fn place(root: BorrowedFd<'_>, mount: &Mount, source: &OwnedFd) -> Result<()> {
+    let destination = destination(root, mount, source)?;
+    let name = || format!("mount {}", mount.destination);
+    apply_attributes(mount, source).doing(name)?;
+    attach(source.as_fd(), destination.as_fd()).doing(name)
+}
+
+/// Moves a detached mount onto what a descriptor is open on.
+pub(super) fn attach(
+    source: BorrowedFd<'_>,
+    destination: BorrowedFd<'_>,
+) -> rustix::io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(source, "", destination, "", flags)
+}
+
+fn apply_attributes(mount: &Mount, source: &OwnedFd) -> rustix::io::Result<()> {
+    // The access time attributes are a field, not bits: to set one, all must be cleared.
+    let atime = if mount.attr_set & ATTR_ATIME != 0 {
+        ATTR_ATIME
+    } else {
+        0
+    };
+    let attributes = Attributes {
+        set: mount.attr_set,
+        clear: mount.attr_clear | atime,
+        propagation: 0,
+    };
+    if attributes != Attributes::default() {
+        mount_setattr(source, mount.attr_recursive, attributes)?;
+    }
+    let propagation = match mount.propagation {
+        0 => PRIVATE,
+        other => other,
+    };
+    mount_setattr(
+        source,
+        true,
+        Attributes {
+            propagation,
+            ..Attributes::default()
+        },
+    )
+}
+
+/// The destination, made when it is missing, as what the source is.
+fn destination(root: BorrowedFd<'_>, mount: &Mount, source: &OwnedFd) -> Result<OwnedFd> {
+    let path = resolve::check(&mount.destination)?;
+    if !matches!(mount.propagation, 0 | SLAVE | SHARED) {
+        let message = format!(
+            "propagation {:#x} of mount {}",
+            mount.propagation, mount.destination
+        );
+        return Err(Failure::invalid(message));
+    }
+    if let MountSource::Filesystem { fstype, .. } = &mount.source
+        && matches!(fstype.as_str(), "proc" | "sysfs")
+        && let Some(name) = top_level(path)
+    {
+        return resolve::real_dir(root, name);
+    }
+    let kind = resolve::kind_of(source)?;
+    let found = resolve::ensure(root, path, kind)?;
+    refuse_proc(mount, path, source, &found)?;
+    Ok(found)
+}
+
+/// The one component of a path like `/proc`.
+fn top_level(path: &Path) -> Option<&str> {
+    let mut parts = path
+        .components()
+        .filter(|c| matches!(c, Component::Normal(_)));
+    match (parts.next(), parts.next()) {
+        (Some(name), None) => name.as_os_str().to_str(),
+        _ => None,
+    }
+}
+
+/// Nothing may cover procfs or parts of it, but procfs itself and a few files: labels and sysctls are
+/// written there, and what is masked there must be the real thing.
+fn refuse_proc(mount: &Mount, path: &Path, source: &OwnedFd, destination: &OwnedFd) -> Result<()> {
+    let is_procfs = |fd: &OwnedFd| {
+        fstatfs(fd)
+            .map(|s| s.f_type == PROC_SUPER_MAGIC)
+            .doing(|| "stat a mount")
+    };
+    let below = path.strip_prefix("/proc").ok();
+    let covers = below.is_some() || is_procfs(destination)?;
+    let allowed = match below.and_then(Path::to_str) {
+        Some("") => is_procfs(source)?,
+        Some(file) => PROC_FILES.contains(&file),
+        None => false,
+    };
+    if covers && !allowed {
+        let message = format!("mount {} would cover a part of /proc", mount.destination);
+        return Err(Failure::invalid(message));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_single_component_is_top_level() {
+        for (path, want) in [
+            ("/proc", Some("proc")),
+            ("/proc/", Some("proc")),
+            ("/a/b", None),
+            ("/", None),
+        ] {
+            assert_eq!(top_level(Path::new(path)), want);
+        }
+    }
+}

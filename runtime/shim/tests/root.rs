@@ -1,0 +1,10 @@
+//! The shim's laws, tried with real namespaces, mounts and cgroups: needs root.
+//!
+//! Every test has a pod of its own ([`rig::Pod`]): a shim, pause, and containers whose root filesystem is a
+//! static busybox. When it is dropped, the shim is shut down and nothing may be left.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+#[path = "root/rig.rs"]
+mod rig;
+#[path = "root/start.rs"]
+mod start;
