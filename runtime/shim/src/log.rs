@@ -37,6 +37,8 @@ pub(crate) struct LogFile {
     max_files: u32,
     file: File,
     size: u64,
+    /// The second in the name of the last file that was set aside.
+    last_rotation: i64,
     /// Formatted lines that are not in the file yet; empty between calls.
     pending: Vec<u8>,
     /// Text without its newline, by stream.
@@ -55,6 +57,7 @@ impl LogFile {
             max_files: log.max_files,
             file,
             size,
+            last_rotation: 0,
             pending: Vec::new(),
             partial: [Vec::new(), Vec::new()],
         })
@@ -148,9 +151,8 @@ impl LogFile {
     /// Sets the file aside under the kubelet's name for it and begins a new one. When that fails, the
     /// file goes on growing.
     fn rotate(&mut self) {
-        if rotate::set_aside(&self.path).is_err() {
-            return;
-        }
+        let Ok(second) = rotate::set_aside(&self.path, self.last_rotation) else { return };
+        self.last_rotation = second;
         if let Ok(file) = open(&self.path) {
             self.file = file;
             self.size = 0;
@@ -277,6 +279,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
         #[test]
         fn the_text_of_a_stream_is_what_was_written(
             pieces in prop::collection::vec(prop::collection::vec(

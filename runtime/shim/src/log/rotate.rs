@@ -11,14 +11,14 @@ const SECOND: i64 = 1_000_000_000;
 /// Files that may be rotated within one second before the name is given up.
 const MAX_BUMPS: i64 = 600;
 
-/// Renames `path` to `path.YYYYMMDD-HHMMSS`. When that name is taken, the next free second is: names must
-/// differ and sort by age.
-pub(super) fn set_aside(path: &Path) -> io::Result<()> {
-    let now = timestamp::now_ns() / SECOND;
-    for second in now..now + MAX_BUMPS {
+/// Renames `path` to `path.YYYYMMDD-HHMMSS` and returns that second. When the name is taken, or not after
+/// `last`, a later second is used: names must differ and sort by age.
+pub(super) fn set_aside(path: &Path, last: i64) -> io::Result<i64> {
+    let first = (timestamp::now_ns() / SECOND).max(last + 1);
+    for second in first..first + MAX_BUMPS {
         let target = rotated(path, &timestamp::compact(second));
         if !target.try_exists()? {
-            return fs::rename(path, target);
+            return fs::rename(path, target).map(|()| second);
         }
     }
     Err(io::ErrorKind::AlreadyExists.into())
