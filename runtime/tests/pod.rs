@@ -1,0 +1,18 @@
+//! Pods through the runtime, with real shims, namespaces, mounts and cgroups: needs root.
+//!
+//! Every test has a [`rig::Rig`] of its own: directories, cgroups, names. When it ends, nothing of it may be
+//! left on the machine.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+#[path = "pod/adopt.rs"]
+mod adopt;
+#[path = "pod/confine.rs"]
+mod confine;
+#[path = "pod/exec.rs"]
+mod exec;
+#[path = "pod/life.rs"]
+mod life;
+#[path = "pod/rig.rs"]
+mod rig;
+#[path = "pod/undo.rs"]
+mod undo;

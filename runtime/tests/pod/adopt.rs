@@ -1,0 +1,130 @@
+//! A new agent over what an old one left.
+
+use std::fs;
+use std::time::Duration;
+
+use hanok_runtime::api::{ContainerState, RuntimeService, SandboxState};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::rig::{PATIENCE, Rig};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_what_runs_is_adopted_and_exits_in_between_are_known() {
+    let mut rig = Rig::new("adopt").await;
+    let sandbox = rig.sandbox().await;
+    let stays = rig
+        .start(&sandbox.id, rig.script("stays", "sleep 600"))
+        .await;
+    let ends = rig
+        .start(
+            &sandbox.id,
+            rig.script(
+                "ends",
+                "until test -e /dev/shm/go; do sleep 0.02; done; exit 6",
+            ),
+        )
+        .await;
+    let created = rig
+        .runtime()
+        .create_container(&sandbox.id, rig.script("later", "exit 8"))
+        .await
+        .unwrap();
+    let before = rig.status(&stays).await;
+    let ends_pid = rig.status(&ends).await.pid;
+    rig.close();
+    // It ends while nobody looks.
+    let go = format!("/proc/{ends_pid}/root/dev/shm/go");
+    fs::write(go, "").unwrap();
+    let exit = rig.path(&format!(
+        "run/sandboxes/{}/containers/{ends}/exit.json",
+        sandbox.id
+    ));
+    let waiting = async {
+        while !exit.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.unwrap();
+
+    rig.open().await;
+    let sandboxes = rig.runtime().list_pod_sandboxes().await.unwrap();
+    assert_eq!(sandboxes, std::slice::from_ref(&sandbox));
+    assert_eq!(rig.status(&stays).await, before);
+    let status = rig.status(&ends).await;
+    assert_eq!(
+        (status.state, status.exit_code),
+        (ContainerState::Exited, 6)
+    );
+    assert_eq!(rig.status(&created).await.state, ContainerState::Created);
+    // And all of it can be worked with.
+    rig.runtime().start_container(&created).await.unwrap();
+    assert_eq!(
+        rig.wait(&created, ContainerState::Exited).await.exit_code,
+        8
+    );
+    rig.runtime()
+        .stop_container(&stays, Duration::ZERO)
+        .await
+        .unwrap();
+    assert_eq!(rig.status(&stays).await.exit_code, 137);
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_containers_of_a_dead_shim_are_unknown_and_can_be_removed() {
+    let mut rig = Rig::new("deadshim").await;
+    let sandbox = rig.sandbox().await;
+    let ended = rig.start(&sandbox.id, rig.script("ended", "exit 2")).await;
+    rig.wait(&ended, ContainerState::Exited).await;
+    let lost = rig
+        .start(&sandbox.id, rig.script("lost", "sleep 600"))
+        .await;
+    let pid = fs::read_to_string(rig.path(&format!("run/sandboxes/{}/shim.pid", sandbox.id)));
+    let pid = Pid::from_raw(pid.unwrap().trim().parse().unwrap()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    let status = rig.wait(&lost, ContainerState::Unknown).await;
+    assert_eq!(status.reason, "ContainerStatusUnknown");
+    for again in [false, true] {
+        if again {
+            rig.open().await;
+        }
+        assert_eq!(rig.status(&ended).await.exit_code, 2);
+        assert_eq!(rig.status(&lost).await.state, ContainerState::Unknown);
+        let sandboxes = rig.runtime().list_pod_sandboxes().await.unwrap();
+        assert_eq!(sandboxes[0].state, SandboxState::NotReady);
+    }
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_half_made_sandboxes_are_undone_at_the_next_open() {
+    let mut rig = Rig::new("halfmade").await;
+    let sandbox = rig.sandbox().await;
+    let container = rig.start(&sandbox.id, rig.script("c", "sleep 600")).await;
+    rig.close();
+    // The same sandbox, had the agent died before it could write that it was made.
+    let file = rig.path(&format!("run/sandboxes/{}/sandbox.json", sandbox.id));
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains("\"Made\""));
+    fs::write(&file, text.replace("\"Made\"", "\"Making\"")).unwrap();
+    rig.open().await;
+    assert!(rig.runtime().list_pod_sandboxes().await.unwrap().is_empty());
+    let _ = container;
+    rig.assert_nothing_left().await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_broken_records_are_set_aside() {
+    let mut rig = Rig::new("broken").await;
+    let sandbox = rig.sandbox().await;
+    rig.close();
+    let id = "a".repeat(64);
+    let dir = rig.path(&format!("run/sandboxes/{id}"));
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("sandbox.json"), "{").unwrap();
+    rig.open().await;
+    assert_eq!(rig.runtime().list_pod_sandboxes().await.unwrap(), [sandbox]);
+    assert!(rig.path(&format!("run/broken/{id}/sandbox.json")).exists());
+    rig.finish().await;
+}

@@ -1,0 +1,143 @@
+//! Exec, attach, connect.
+
+use std::time::Duration;
+
+use hanok_runtime::api::{ContainerState, ExecRequest, RuntimeService};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::rig::Rig;
+
+fn request(script: &str, stdin: bool) -> ExecRequest {
+    let command = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+    ExecRequest {
+        command,
+        tty: false,
+        stdin,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_exec_has_streams_and_an_exit_code() {
+    let rig = Rig::new("exec").await;
+    let sandbox = rig.sandbox().await.id;
+    let id = rig.start(&sandbox, rig.script("c", "sleep 600")).await;
+    let script = "cat; echo err >&2; echo $HOSTNAME; exit 5";
+    let mut session = rig
+        .runtime()
+        .exec(&id, request(script, true))
+        .await
+        .unwrap();
+    let mut stdin = session.stdin.take().unwrap();
+    stdin.write_all(b"in\n").await.unwrap();
+    drop(stdin);
+    let (mut out, mut err) = (String::new(), String::new());
+    session.stdout.read_to_string(&mut out).await.unwrap();
+    session
+        .stderr
+        .unwrap()
+        .read_to_string(&mut err)
+        .await
+        .unwrap();
+    assert_eq!((out.as_str(), err.as_str()), ("in\npod-host\n", "err\n"));
+    assert_eq!(session.process.wait().await.unwrap(), 5);
+    assert_eq!(
+        session.process.wait().await.unwrap(),
+        5,
+        "it may be asked again"
+    );
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_exec_of_nothing_fails_and_harms_nobody() {
+    let rig = Rig::new("execerr").await;
+    let sandbox = rig.sandbox().await.id;
+    let id = rig.start(&sandbox, rig.script("c", "sleep 600")).await;
+    let command = vec!["/bin/nothing".to_owned()];
+    let nothing = ExecRequest {
+        command,
+        tty: false,
+        stdin: false,
+    };
+    assert!(rig.runtime().exec(&id, nothing).await.is_err());
+    assert_eq!(rig.status(&id).await.state, ContainerState::Running);
+    rig.runtime()
+        .stop_container(&id, Duration::ZERO)
+        .await
+        .unwrap();
+    assert!(
+        rig.runtime()
+            .exec(&id, request("true", false))
+            .await
+            .is_err()
+    );
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_exec_can_be_killed() {
+    let rig = Rig::new("execkill").await;
+    let sandbox = rig.sandbox().await.id;
+    let id = rig.start(&sandbox, rig.script("c", "sleep 600")).await;
+    let session = rig
+        .runtime()
+        .exec(&id, request("sleep 600", false))
+        .await
+        .unwrap();
+    session.process.kill().await.unwrap();
+    let code = tokio::time::timeout(crate::rig::PATIENCE, session.process.wait())
+        .await
+        .unwrap();
+    assert_eq!(code.unwrap(), 137);
+    assert_eq!(rig.status(&id).await.state, ContainerState::Running);
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_attach_joins_the_containers_own_streams() {
+    let rig = Rig::new("attach").await;
+    let sandbox = rig.sandbox().await.id;
+    let mut config = rig.script("c", "read line; echo got $line; exit 3");
+    config.stdin = true;
+    let id = rig.start(&sandbox, config).await;
+    let mut session = rig.runtime().attach(&id, true).await.unwrap();
+    session
+        .stdin
+        .as_mut()
+        .unwrap()
+        .write_all(b"word\n")
+        .await
+        .unwrap();
+    let mut out = String::new();
+    session.stdout.read_to_string(&mut out).await.unwrap();
+    assert_eq!(out, "got word\n");
+    assert_eq!(session.process.wait().await.unwrap(), 3);
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_connections_are_made_inside_the_pod() {
+    let rig = Rig::new("connect").await;
+    let sandbox = rig.sandbox().await.id;
+    rig.start(
+        &sandbox,
+        rig.script("c", "echo up; echo hello | nc -l -s 127.0.0.1 -p 8000"),
+    )
+    .await;
+    let connecting = async {
+        loop {
+            match rig.runtime().connect(&sandbox, 8000).await {
+                Ok(stream) => return stream,
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    };
+    let mut stream = tokio::time::timeout(crate::rig::PATIENCE, connecting)
+        .await
+        .unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    assert_eq!(text, "hello\n");
+    assert!(rig.runtime().connect(&sandbox, 1).await.is_err());
+    rig.finish().await;
+}
