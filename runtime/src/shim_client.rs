@@ -327,7 +327,7 @@ impl Connection {
 
     async fn receive<T: DeserializeOwned>(&mut self) -> Result<T, ShimError> {
         loop {
-            match self.decoder.next() {
+            match self.decoder.next_message() {
                 Ok(Some(message)) => return Ok(message),
                 Ok(None) => {}
                 Err(source) => return Err(self.protocol(source)),

@@ -22,7 +22,7 @@ fn script(
             let mut decoder = Decoder::new();
             for reply in replies {
                 let request = loop {
-                    if let Some(request) = decoder.next::<Request>().unwrap() {
+                    if let Some(request) = decoder.next_message::<Request>().unwrap() {
                         break request;
                     }
                     let (mut chunk, mut fds) = ([0; 512], Vec::<OwnedFd>::new());

@@ -121,7 +121,7 @@ async fn root_connections_are_made_inside_the_pod() {
     let sandbox = rig.sandbox().await.id;
     rig.start(
         &sandbox,
-        rig.script("c", "echo up; echo hello | nc -l -s 127.0.0.1 -p 8000"),
+        rig.script("c", "echo up; echo hello | nc -l -p 8000"),
     )
     .await;
     let connecting = async {

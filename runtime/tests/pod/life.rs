@@ -13,7 +13,7 @@ async fn root_containers_of_a_pod_reach_each_other_on_localhost() {
     let sandbox = rig.sandbox().await;
     assert_eq!(sandbox.state, SandboxState::Ready);
     assert_eq!(sandbox.ips, ["192.0.2.7"]);
-    let server = rig.script("server", "echo hello | nc -l -s 127.0.0.1 -p 8000");
+    let server = rig.script("server", "echo hello | nc -l -p 8000");
     let server = rig.start(&sandbox.id, server).await;
     let client = rig.script(
         "client",
