@@ -17,6 +17,7 @@ pub mod env;
 pub mod events;
 pub mod flags;
 pub mod lease;
+pub mod node;
 pub mod objects;
 pub mod pod;
 pub mod quantity;
