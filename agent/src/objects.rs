@@ -6,6 +6,7 @@ mod cache;
 mod follow;
 pub mod manifest;
 mod references;
+mod runtime_class;
 mod service;
 mod token;
 
@@ -18,6 +19,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 
 pub use cache::Changed;
 pub use references::DEFAULT_TOKEN_SECONDS;
+pub use runtime_class::ApiRuntimeClasses;
 
 use crate::client::ApiServer;
 use crate::sinks::{ObjectError, Objects, Token, TokenRequest};
@@ -119,3 +121,7 @@ impl Objects for ApiObjects {
         self.tokens.forget(uid);
     }
 }
+
+#[cfg(test)]
+#[path = "objects/tests.rs"]
+mod tests;

@@ -115,6 +115,15 @@ impl<K: Referable> Cache<K> {
         });
     }
 
+    /// How many objects are followed.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.entries
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .len()
+    }
+
     /// Starts to follow an object.
     fn start(self: &Arc<Self>, namespace: &str, name: &str) -> Entry<K> {
         let (known, _) = watch::channel(Known::Nothing);
