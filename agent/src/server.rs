@@ -32,7 +32,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum_server::Handle;
-use axum_server::tls_rustls::RustlsConfig;
+use axum_server::accept::NoDelayAcceptor;
+use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
 use hanok_runtime::api::RuntimeService;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -187,8 +188,11 @@ impl Server {
             }
         };
         let health = self.app.deps.health.clone();
-        let mut api = axum_server::from_tcp_rustls(self.listener, self.tls)
+        // Without no-delay a session's small frames wait 40 ms for each other's acknowledgement.
+        let acceptor = RustlsAcceptor::new(self.tls).acceptor(NoDelayAcceptor::new());
+        let mut api = axum_server::from_tcp(self.listener)
             .map_err(ServerError::Serve)?
+            .acceptor(acceptor)
             .handle(handle.clone())
             .first_request_timeout(REQUEST_HEAD);
         api.http_builder().http1().header_read_timeout(REQUEST_HEAD);

@@ -12,7 +12,7 @@ use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use futures::{SinkExt, StreamExt, TryStreamExt};
-use hanok_runtime::api::{Connection as PodConnection, RuntimeService, SandboxId};
+use hanok_runtime::api::{self, Connection as PodConnection, RuntimeService, SandboxId};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::task::JoinSet;
@@ -185,28 +185,30 @@ impl Pairs {
 }
 
 /// Serves one connection to the pod.
+///
+/// Clients wait for the end of the error stream whatever happens, and take text on it for the end of the whole
+/// session. So a pod that refuses a connection just gets its stream reset; text is for a pod that is gone.
 async fn forward(runtime: Arc<dyn RuntimeService>, sandbox: SandboxId, pair: Pair) {
     let Pair { port, data, error } = pair;
     let reset = data.reset.clone();
     let work = async {
         match runtime.connect(&sandbox, port).await {
-            Ok(connection) => {
-                if copy(connection, data).await.is_ok() {
-                    let _ = error.writer.finish().await;
-                }
-            }
+            Ok(connection) => copy(connection, data).await,
             Err(cause) => {
-                let text = format!("error forwarding port {port} to pod {sandbox}: {cause}");
-                let _ = error.writer.send(text.into()).await;
-                let _ = error.writer.finish().await;
-                let _ = data.writer.reset(Reset::Cancel).await;
+                tracing::info!(%sandbox, port, error = %cause, "cannot forward a connection");
+                if matches!(cause, api::Error::NotFound { .. }) {
+                    let text = format!("error forwarding port {port} to pod {sandbox}: {cause}");
+                    error.writer.send(text.into()).await?;
+                }
+                data.writer.reset(Reset::Cancel).await
             }
         }
     };
     tokio::select! {
-        () = work => {}
+        _ = work => {}
         () = reset.cancelled() => {}
     }
+    let _ = error.writer.finish().await;
 }
 
 /// Moves bytes both ways, half closes too. A reset of the pod's side resets the stream.

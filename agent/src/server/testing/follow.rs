@@ -67,7 +67,7 @@ impl Followed {
     }
 
     /// Reads to the end.
-    async fn to_end(self) -> String {
+    async fn rest(self) -> String {
         let rest = tokio::time::timeout(Duration::from_secs(10), self.body.collect()).await;
         self.text + std::str::from_utf8(&rest.unwrap().unwrap().to_bytes()).unwrap()
     }
@@ -172,7 +172,7 @@ async fn following_goes_on_until_the_container_ends() {
     followed.until("two\nthree\n").await;
     append(&log, &["F last"]);
     fixture.runtime.end("now");
-    assert_eq!(followed.to_end().await, "two\nthree\nlast\n");
+    assert_eq!(followed.rest().await, "two\nthree\nlast\n");
     eventually("the follower is gone", || fixture.is_idle()).await;
 }
 
@@ -210,7 +210,7 @@ async fn following_misses_nothing_across_rotations() {
         followed.until(&expected).await;
     }
     fixture.runtime.end("now");
-    assert_eq!(followed.to_end().await, expected);
+    assert_eq!(followed.rest().await, expected);
 }
 
 #[tokio::test]
@@ -234,7 +234,7 @@ async fn following_survives_truncation_and_deletion() {
     followed.until("one\ntwo\n3\n4\n").await;
     fs::remove_dir_all(&fixture.logs).unwrap();
     fixture.runtime.end("now");
-    assert_eq!(followed.to_end().await, "one\ntwo\n3\n4\n");
+    assert_eq!(followed.rest().await, "one\ntwo\n3\n4\n");
 }
 
 #[tokio::test]

@@ -117,7 +117,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> SpdyClient<T> {
             .expect("frames come");
     }
 
-    pub(super) async fn to_end(&mut self) {
+    pub(super) async fn drain(&mut self) {
         self.until(|_| false).await;
     }
 }
@@ -186,7 +186,7 @@ async fn output_and_exit_code_come_on_their_streams() {
         &["stdout", "stderr"],
     )
     .await;
-    exec.client.to_end().await;
+    exec.client.drain().await;
     assert_eq!(exec.got("stdout"), b"hello");
     assert_eq!(exec.status()["status"], "Success");
     assert!(exec.client.gone_away);
@@ -199,7 +199,7 @@ async fn output_and_exit_code_come_on_their_streams() {
     }
     drop(exec);
     let mut exec = Exec::start(&fixture, "command=exit&command=42", &["stdout"]).await;
-    exec.client.to_end().await;
+    exec.client.drain().await;
     assert_eq!(exec.status()["details"]["causes"][0]["message"], "42");
     drop(exec);
     eventually("nothing is left", || fixture.is_idle()).await;
@@ -212,7 +212,7 @@ async fn a_half_closed_stdin_is_the_end_of_input() {
     let stdin = exec.ids["stdin"];
     exec.client.send(stdin, b"one ", false).await;
     exec.client.send(stdin, b"two", true).await;
-    exec.client.to_end().await;
+    exec.client.drain().await;
     assert_eq!(exec.got("stdout"), b"one two");
     assert_eq!(exec.status()["status"], "Success");
 }
@@ -226,7 +226,7 @@ async fn a_terminal_gets_its_size() {
     exec.client
         .send(resize, b"{\"Width\":120,\"Height\":40}", false)
         .await;
-    exec.client.to_end().await;
+    exec.client.drain().await;
     assert_eq!(exec.got("stdout"), b"40 120");
 }
 
@@ -236,7 +236,7 @@ async fn a_large_output_arrives_whole() {
     let length = 64 << 20;
     let command = format!("command=flood&command={length}");
     let mut exec = Exec::start(&fixture, &command, &["stdout"]).await;
-    exec.client.to_end().await;
+    exec.client.drain().await;
     assert_eq!(exec.got("stdout").len(), length);
     assert_eq!(exec.status()["status"], "Success");
 }
@@ -260,7 +260,7 @@ async fn streams_that_never_come_end_the_session() {
     let path = "/exec/default/web/app?command=hang&output=1&input=1";
     let mut client = upgrade(&fixture, path, V4).await;
     client.open(&[("streamtype", "error")]).await;
-    client.to_end().await;
+    client.drain().await;
     eventually("nothing is left", || fixture.is_idle()).await;
 }
 
@@ -301,7 +301,7 @@ async fn hostile_frames_end_the_connection() {
     for wire in hostile {
         let mut exec = Exec::start(&fixture, "command=hang", &["stdin", "stdout"]).await;
         exec.client.write(wire).await;
-        exec.client.to_end().await;
+        exec.client.drain().await;
         assert!(exec.client.received.is_empty(), "{wire:?}");
     }
     eventually("nothing is left", || fixture.is_idle()).await;
@@ -323,6 +323,6 @@ async fn data_of_no_stream_is_reset_and_harms_nobody() {
     frame::reset(extra, Reset::Cancel, &mut wire);
     exec.client.write(&wire).await;
     exec.client.send(exec.ids["stdin"], b"found", true).await;
-    exec.client.to_end().await;
+    exec.client.drain().await;
     assert_eq!(exec.got("stdout"), Bytes::from_static(b"found"));
 }
