@@ -2,7 +2,6 @@
 
 use hanok_shim::protocol::Reply;
 use hanok_shim::sys::process;
-use rustix::process::{Pid, getsid};
 
 use crate::failure::{Failure, Result};
 use crate::shim::{Outcome, Shim};
@@ -47,8 +46,7 @@ impl Shim {
             .get(&exec.container)
             .map(|c| c.cgroups.processes());
         for pid in processes.unwrap_or_default() {
-            let session = getsid(Pid::from_raw(pid)).map(|s| s.as_raw_nonzero().get());
-            if session == Ok(exec.pid) {
+            if process::session_of(pid) == Ok(exec.pid) {
                 let _ = process::kill(pid, signal);
             }
         }

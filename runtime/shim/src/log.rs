@@ -151,7 +151,9 @@ impl LogFile {
     /// Sets the file aside under the kubelet's name for it and begins a new one. When that fails, the
     /// file goes on growing.
     fn rotate(&mut self) {
-        let Ok(second) = rotate::set_aside(&self.path, self.last_rotation) else { return };
+        let Ok(second) = rotate::set_aside(&self.path, self.last_rotation) else {
+            return;
+        };
         self.last_rotation = second;
         if let Ok(file) = open(&self.path) {
             self.file = file;

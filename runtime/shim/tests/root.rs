@@ -4,6 +4,18 @@
 //! static busybox. When it is dropped, the shim is shut down and nothing may be left.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[path = "root/attach.rs"]
+mod attach;
+#[path = "root/exec.rs"]
+mod exec;
+#[path = "root/hostile.rs"]
+mod hostile;
+#[path = "root/isolation.rs"]
+mod isolation;
+#[path = "root/life.rs"]
+mod life;
+#[path = "root/output.rs"]
+mod output;
 #[path = "root/rig.rs"]
 mod rig;
 #[path = "root/start.rs"]

@@ -96,6 +96,12 @@ pub fn raw_getcwd() -> Result<Vec<u8>> {
     Ok(buffer)
 }
 
+/// The session of a process; 0 when its leader is in no PID namespace that the caller sees.
+pub fn session_of(pid: i32) -> Result<i32> {
+    // SAFETY: a look-up by number.
+    check_int(unsafe { libc::getsid(pid) })
+}
+
 /// Sends a signal (any number, 0 to probe) to one process, or with a negative `pid` to a process group.
 /// Never to 0, -1 or 1: those mean everybody, or init.
 pub fn kill(pid: i32, signal: i32) -> Result<()> {
