@@ -13,6 +13,7 @@ pub mod actions;
 pub mod back_off;
 pub mod config;
 pub mod credentials;
+pub mod directory;
 pub mod files;
 pub mod hooks;
 pub mod labels;
@@ -24,6 +25,14 @@ pub mod spec;
 pub mod status;
 pub mod stop_order;
 mod sync;
+mod worker;
+pub mod workers;
 
 #[cfg(test)]
+mod fake;
+#[cfg(test)]
 mod sample;
+
+pub use directory::Pods;
+pub use settings::{Deps, Settings};
+pub use workers::start;

@@ -59,15 +59,21 @@ pub fn link_log(link: &Path, target: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a pod's log directory and every link into it. Absent is success.
-pub fn remove_logs(log_dir: &Path, links_dir: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(links_dir).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if fs::read_link(&path).is_ok_and(|target| target.starts_with(log_dir)) {
-            ignore_absent(fs::remove_file(&path))?;
-        }
+/// Removes a pod's log directory and these links to it. Absent is success.
+pub fn remove_logs(log_dir: &Path, links: &[PathBuf]) -> io::Result<()> {
+    for link in links {
+        ignore_absent(fs::remove_file(link))?;
     }
     ignore_absent(fs::remove_dir_all(log_dir))
+}
+
+/// The links that lead into a log directory.
+pub fn links_into(log_dir: &Path, links_dir: &Path) -> Vec<PathBuf> {
+    let links = fs::read_dir(links_dir).into_iter().flatten().flatten();
+    let links = links.map(|entry| entry.path());
+    links
+        .filter(|link| fs::read_link(link).is_ok_and(|target| target.starts_with(log_dir)))
+        .collect()
 }
 
 /// Removes the log files of one run, rotated ones too, and the link to them.
@@ -162,8 +168,9 @@ mod tests {
             Path::new("/var/log/pods/ns_a_12/c/0.log"),
         )
         .expect("a link");
-        remove_logs(&logs, &links).expect("removed");
-        remove_logs(&logs, &links).expect("removed twice");
+        let mine = links_into(&logs, &links);
+        remove_logs(&logs, &mine).expect("removed");
+        remove_logs(&logs, &mine).expect("removed twice");
         let left: Vec<_> = fs::read_dir(&links).expect("links").flatten().collect();
         assert_eq!(left.len(), 1);
         assert!(!logs.exists());

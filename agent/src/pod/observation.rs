@@ -8,6 +8,8 @@ use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 
 use super::spec::Exit;
 
+/// The exit code of a container whose end nobody saw.
+pub const UNKNOWN_EXIT_CODE: i32 = 255;
 /// The exit code of a container whose record is lost.
 pub const LOST_EXIT_CODE: i32 = 137;
 /// The reason of a container whose record is lost.
@@ -152,7 +154,7 @@ pub fn exit(record: &api::Container) -> Option<Exit> {
             reason: record.reason.clone(),
         }),
         ContainerState::Unknown => Some(Exit {
-            code: 255,
+            code: UNKNOWN_EXIT_CODE,
             reason: "Unknown".to_owned(),
         }),
         ContainerState::Created | ContainerState::Running => None,

@@ -133,6 +133,31 @@ pub fn build(inputs: &Inputs<'_>) -> PodStatus {
     }
 }
 
+/// Takes over into a status what others have written into `theirs`: their conditions, their fields, and a
+/// terminal phase.
+pub fn take_foreign(own: &mut PodStatus, theirs: &PodStatus) {
+    let mut conditions = own.conditions.take().unwrap_or_default();
+    conditions.retain(|condition| conditions::is_owned(&condition.type_));
+    let foreign = theirs.conditions.iter().flatten();
+    conditions.extend(
+        foreign
+            .filter(|condition| !conditions::is_owned(&condition.type_))
+            .cloned(),
+    );
+    own.conditions = some(conditions);
+    own.nominated_node_name
+        .clone_from(&theirs.nominated_node_name);
+    own.resource_claim_statuses
+        .clone_from(&theirs.resource_claim_statuses);
+    own.extended_resource_claim_status
+        .clone_from(&theirs.extended_resource_claim_status);
+    if theirs.phase.as_deref().is_some_and(spec::is_terminal_phase) {
+        own.phase.clone_from(&theirs.phase);
+        own.reason.clone_from(&theirs.reason);
+        own.message.clone_from(&theirs.message);
+    }
+}
+
 /// The pod's addresses, at most one of each family. A pod without a sandbox keeps the last ones.
 fn pod_ips(inputs: &Inputs<'_>) -> Vec<String> {
     if spec::host_network(inputs.pod) {

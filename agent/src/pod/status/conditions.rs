@@ -16,6 +16,11 @@ const OWNED: [&str; 5] = [
     "PodScheduled",
 ];
 
+/// Whether the node writes conditions of this type.
+pub(super) fn is_owned(type_: &str) -> bool {
+    OWNED.contains(&type_)
+}
+
 /// A condition's answer with its reason and message; both may be empty.
 struct Answer {
     holds: bool,
@@ -63,7 +68,7 @@ pub(super) fn conditions(
     let others = last
         .into_iter()
         .flatten()
-        .filter(|other| !OWNED.contains(&other.type_.as_str()));
+        .filter(|other| !is_owned(&other.type_));
     own.chain(others.cloned()).collect()
 }
 

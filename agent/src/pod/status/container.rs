@@ -9,13 +9,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{Ending, Inputs, Waiting, status_of};
 use crate::pod::back_off::go_duration;
-use crate::pod::observation::{self, LOST_EXIT_CODE, LOST_REASON, timestamp};
+use crate::pod::observation::{self, LOST_EXIT_CODE, LOST_REASON, UNKNOWN_EXIT_CODE, timestamp};
 use crate::pod::spec::{self, ContainerKind, Exit};
 
 /// The runtime's name in container ids.
 pub(super) const RUNTIME: &str = "hanok";
-/// The exit code of a container whose end nobody saw.
-const UNKNOWN_EXIT_CODE: i32 = 255;
 
 /// The statuses of all containers, each in its list.
 #[derive(Debug, Default)]

@@ -1,6 +1,7 @@
 //! Takes down what is left of a pod whose containers have ended. Every step is safe to repeat, and one that
 //! fails does not keep the others from running.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::join_all;
@@ -28,6 +29,8 @@ pub(in crate::pod) struct Job {
     pub(in crate::pod) uid: PodUid,
     pub(in crate::pod) sandboxes: Vec<SandboxId>,
     pub(in crate::pod) cgroups: Vec<String>,
+    /// Links to the logs of its containers.
+    pub(in crate::pod) log_links: Vec<PathBuf>,
     pub(in crate::pod) extent: Extent,
 }
 
@@ -40,7 +43,8 @@ pub(in crate::pod) async fn clean(job: Job) -> Result<(), Vec<String>> {
             Extent::Deleted => runtime.remove_pod_sandbox(id).await,
         }
     }));
-    let (sandboxes, volumes) = tokio::join!(sandboxes, job.deps.volumes.unmount(&job.uid));
+    let volumes = job.deps.volumes.unmount(&job.uid);
+    let (sandboxes, volumes, logs) = tokio::join!(sandboxes, volumes, remove_logs(&job));
     let mut failed: Vec<String> = Vec::new();
     failed.extend(
         sandboxes
@@ -54,6 +58,7 @@ pub(in crate::pod) async fn clean(job: Job) -> Result<(), Vec<String>> {
             .flatten()
             .map(|error| error.to_string()),
     );
+    failed.extend(logs.err());
     for cgroup in &job.cgroups {
         let removed = runtime.remove_cgroup(cgroup).await;
         failed.extend(removed.err().map(|error| chain(&error)));
@@ -65,11 +70,17 @@ pub(in crate::pod) async fn clean(job: Job) -> Result<(), Vec<String>> {
     }
 }
 
-/// Removes the pod's logs and the links to them.
-pub(in crate::pod) async fn remove_logs(deps: &Deps, pod: &Pod) -> std::io::Result<()> {
-    let logs = deps.settings.pod_log_dir(pod);
-    let links = deps.settings.log_links_dir.clone();
+/// Removes the pod's logs and the links to them, when it is deleted.
+async fn remove_logs(job: &Job) -> Result<(), String> {
+    if job.extent == Extent::Finished {
+        return Ok(());
+    }
+    let (logs, links) = (
+        job.deps.settings.pod_log_dir(&job.pod),
+        job.log_links.clone(),
+    );
     tokio::task::spawn_blocking(move || files::remove_logs(&logs, &links))
         .await
         .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+        .map_err(|error| format!("cannot remove the pod's logs: {error}"))
 }

@@ -1,0 +1,134 @@
+//! The pods of this node as others may see them: each worker writes its own entry, anybody reads.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use hanok_runtime::api::PodUid;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use tokio::sync::Notify;
+
+use super::spec;
+use crate::sinks::{PodDirectory, PodEntry};
+
+/// One pod.
+#[derive(Debug)]
+struct Entry {
+    shown: PodEntry,
+    bell: Arc<Notify>,
+    stale: bool,
+}
+
+/// The pods of this node, and the bells of their workers. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Pods {
+    entries: Arc<RwLock<HashMap<PodUid, Entry>>>,
+}
+
+impl Pods {
+    /// Something that the pod depends on may have changed: its worker looks.
+    pub fn ring(&self, uid: &PodUid) {
+        if let Some(entry) = self.read().get(uid) {
+            entry.bell.notify_one();
+        }
+    }
+
+    /// An object that the pod refers to has changed: its worker brings volumes up to date, and tries again at
+    /// once what failed before.
+    pub fn objects_changed(&self, uid: &PodUid) {
+        if let Some(entry) = self.write().get_mut(uid) {
+            entry.stale = true;
+            entry.bell.notify_one();
+        }
+    }
+
+    /// Every worker looks.
+    pub fn ring_all(&self) {
+        for entry in self.read().values() {
+            entry.bell.notify_one();
+        }
+    }
+
+    /// Adds a pod; its worker writes through the slot.
+    pub(super) fn add(&self, pod: Arc<Pod>, bell: Arc<Notify>) -> Slot {
+        let uid = spec::uid(&pod);
+        let status = pod.status.clone().unwrap_or_default();
+        let shown = PodEntry { pod, status };
+        self.write().insert(
+            uid.clone(),
+            Entry {
+                shown,
+                bell,
+                stale: false,
+            },
+        );
+        Slot {
+            pods: self.clone(),
+            uid,
+        }
+    }
+
+    // A panic elsewhere leaves the map whole: every change is one insertion, removal or assignment.
+    fn read(&self) -> RwLockReadGuard<'_, HashMap<PodUid, Entry>> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, HashMap<PodUid, Entry>> {
+        self.entries.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PodDirectory for Pods {
+    fn pod_by_name(&self, namespace: &str, name: &str) -> Option<PodEntry> {
+        let entries = self.read();
+        let named = entries.values().map(|entry| &entry.shown).filter(|shown| {
+            spec::namespace(&shown.pod) == namespace && spec::name(&shown.pod) == name
+        });
+        // Two of one name: the older one is on its way out.
+        named
+            .max_by_key(|shown| shown.pod.metadata.creation_timestamp.clone())
+            .cloned()
+    }
+
+    fn pods(&self) -> Vec<PodEntry> {
+        self.read()
+            .values()
+            .map(|entry| entry.shown.clone())
+            .collect()
+    }
+}
+
+/// A worker's own entry; it goes with the worker.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pods: Pods,
+    uid: PodUid,
+}
+
+impl Slot {
+    /// Shows the pod's newest form.
+    pub(super) fn set_pod(&self, pod: Arc<Pod>) {
+        if let Some(entry) = self.pods.write().get_mut(&self.uid) {
+            entry.shown.pod = pod;
+        }
+    }
+
+    /// Whether objects have changed since the last call.
+    pub(super) fn take_stale(&self) -> bool {
+        let mut entries = self.pods.write();
+        let entry = entries.get_mut(&self.uid);
+        entry.is_some_and(|entry| std::mem::take(&mut entry.stale))
+    }
+
+    /// Shows the pod's newest status.
+    pub(super) fn set_status(&self, status: PodStatus) {
+        if let Some(entry) = self.pods.write().get_mut(&self.uid) {
+            entry.shown.status = status;
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.pods.write().remove(&self.uid);
+    }
+}

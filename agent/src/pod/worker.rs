@@ -1,0 +1,373 @@
+//! One pod's worker: the only one who acts on the pod and speaks for it.
+//!
+//! ```text
+//! Running ──deleted, gone, finished or failed──► Stopping ──all ended──► Cleaning ──► Finished
+//!                                                                           │            │ deleted
+//!                                                                           └─► Gone ◄───┘
+//! ```
+//! A turn of the loop looks at the runtime, plans, starts operations, and publishes the status if it has
+//! changed. Operations run beside the loop; each wakes it when it ends. Nothing here polls: between turns the
+//! worker waits for a ring, an operation, a timer or a new form of the pod.
+
+mod operations;
+mod running;
+mod stopping;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hanok_runtime::api::{ContainerId, ContainerState, PodUid, PodView};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
+
+use super::back_off::{PullBackOff, after};
+use super::directory::Slot;
+use super::files::termination;
+use super::observation::{Observation, UNKNOWN_EXIT_CODE};
+use super::probe::ProbeResults;
+use super::settings::Deps;
+use super::status::{self, Ending, Facts};
+use super::sync::chain;
+use super::sync::clean::Extent;
+use super::{labels, spec};
+use crate::sinks::MountedVolumes;
+use crate::timeline;
+use operations::{Key, Operations};
+use stopping::Stopping;
+
+/// Time to the next try after an error, as the kubelet has it; half as much again at random.
+const RETRY: Duration = Duration::from_secs(10);
+/// Time between looks that nothing asked for: a lost ring costs this much at most, half as much again at random.
+const RESYNC: Duration = Duration::from_secs(60);
+
+/// What is wanted of a pod.
+#[derive(Debug, Clone)]
+pub(super) struct Desired {
+    /// Its newest form.
+    pub(super) pod: Arc<Pod>,
+    /// Whether its object still exists.
+    pub(super) exists: Existence,
+}
+
+/// Whether a pod's object exists at its source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Existence {
+    /// It does.
+    Object,
+    /// It did; what is left of the pod goes at once.
+    Gone,
+    /// No object was ever seen: the runtime had the pod when the agent started.
+    Orphan,
+}
+
+/// How far the pod is.
+#[derive(Debug)]
+enum Stage {
+    /// It is to run.
+    Running,
+    /// Its containers are being stopped.
+    Stopping(Stopping),
+    /// They have ended; what they used is being removed.
+    Cleaning(Stopping),
+    /// It has finished and is cleaned, and waits for its deletion.
+    Finished,
+    /// Nothing of it is left.
+    Gone,
+}
+
+/// A pod's volumes.
+#[derive(Debug, Default)]
+struct VolumeState {
+    mounted: Option<MountedVolumes>,
+    failures: u32,
+}
+
+/// A worker.
+pub(super) struct Worker {
+    deps: Arc<Deps>,
+    uid: PodUid,
+    inbox: watch::Receiver<Desired>,
+    bell: Arc<Notify>,
+    slot: Slot,
+    pod: Arc<Pod>,
+    exists: Existence,
+    stage: Stage,
+    facts: Facts,
+    probes: ProbeResults,
+    pulls: PullBackOff,
+    volumes: VolumeState,
+    operations: Operations,
+    /// Not before then: operations that failed.
+    retries: BTreeMap<Key, Timestamp>,
+    /// Runs whose back-off has been announced.
+    announced: BTreeSet<ContainerId>,
+    /// Runs that have been stopped, whatever their record says.
+    stopped: BTreeSet<ContainerId>,
+    last: Option<PodStatus>,
+    next_resync: Instant,
+    wake: Option<Timestamp>,
+    told_ready: bool,
+    /// What the clean-up under way takes away.
+    cleaning: Option<Extent>,
+}
+
+impl Worker {
+    /// A worker that has not looked yet.
+    pub(super) fn new(
+        deps: Arc<Deps>,
+        inbox: watch::Receiver<Desired>,
+        bell: Arc<Notify>,
+        slot: Slot,
+    ) -> Self {
+        let Desired { pod, exists } = inbox.borrow().clone();
+        let uid = spec::uid(&pod);
+        let start_time = deps.clock.now();
+        let facts = Facts {
+            host_ips: deps.settings.host_ips.clone(),
+            start_time,
+            ..Facts::default()
+        };
+        let last = pod.status.clone().filter(|status| status.phase.is_some());
+        let told_ready = last.as_ref().is_some_and(is_ready);
+        if !told_ready {
+            deps.timeline.begin(&uid);
+        }
+        Self {
+            deps,
+            uid,
+            inbox,
+            bell,
+            slot,
+            exists,
+            stage: Stage::Running,
+            facts,
+            probes: ProbeResults::default(),
+            pulls: PullBackOff::default(),
+            volumes: VolumeState::default(),
+            operations: Operations::default(),
+            retries: BTreeMap::new(),
+            announced: BTreeSet::new(),
+            stopped: BTreeSet::new(),
+            told_ready,
+            last,
+            pod,
+            next_resync: Instant::now() + jittered(RESYNC),
+            wake: None,
+            cleaning: None,
+        }
+    }
+
+    /// Works until nothing of the pod is left, or nobody wants anything any more.
+    pub(super) async fn run(mut self) {
+        loop {
+            self.turn().await;
+            if matches!(self.stage, Stage::Gone) && self.exists != Existence::Object {
+                break;
+            }
+            let timer = self.wake.map(|wake| self.deps.clock.instant(wake));
+            let timer = timer.map_or(self.next_resync, |timer| timer.min(self.next_resync));
+            tokio::select! {
+                changed = self.inbox.changed() => if changed.is_err() { return },
+                () = self.bell.notified() => {}
+                done = self.operations.next() => self.finish(done),
+                () = sleep_until(timer) => {}
+            }
+            while let Some(done) = self.operations.try_next() {
+                self.finish(done);
+            }
+        }
+        self.deps.timeline.forget(&self.uid);
+    }
+
+    /// One look, one plan, one status.
+    async fn turn(&mut self) {
+        self.take_desired();
+        self.wake = None;
+        let seen = match self.deps.runtime.pod_view(&self.uid).await {
+            Ok(view) => Observation::new(self.settled(view), self.last.as_ref()),
+            Err(error) => {
+                warn!(error = chain(&error), "cannot look at the pod");
+                self.wake_at(after(self.deps.clock.now(), jittered(RETRY)));
+                return;
+            }
+        };
+        self.read_messages(&seen).await;
+        if self.slot.take_stale() {
+            self.retries
+                .retain(|key, _| !matches!(key, Key::Start(_) | Key::Volumes));
+            self.refresh_volumes();
+        }
+        if Instant::now() >= self.next_resync {
+            self.next_resync = Instant::now() + jittered(RESYNC);
+            self.resync();
+        }
+        if matches!(self.stage, Stage::Running) {
+            self.turn_running(&seen);
+        }
+        if matches!(self.stage, Stage::Stopping(_)) {
+            self.turn_stopping(&seen);
+        }
+        self.publish(&seen);
+        if matches!(
+            self.stage,
+            Stage::Cleaning(_) | Stage::Finished | Stage::Gone
+        ) {
+            self.turn_cleaning(&seen);
+        }
+    }
+
+    /// Nothing runs of a container that has been stopped, even when its record cannot tell.
+    fn settled(&self, mut view: PodView) -> PodView {
+        for record in &mut view.containers {
+            if record.state == ContainerState::Unknown && self.stopped.contains(&record.id) {
+                record.state = ContainerState::Exited;
+                record.exit_code = UNKNOWN_EXIT_CODE;
+                record.reason = "Unknown".to_owned();
+            }
+        }
+        view
+    }
+
+    /// Takes the newest form of the pod.
+    fn take_desired(&mut self) {
+        if !self.inbox.has_changed().unwrap_or(false) {
+            return;
+        }
+        let Desired { pod, exists } = self.inbox.borrow_and_update().clone();
+        if pod.metadata.generation != self.pod.metadata.generation || pod.spec != self.pod.spec {
+            // What failed for the old form may work for the new one.
+            self.deps.objects.register(&pod);
+            self.retries
+                .retain(|key, _| !matches!(key, Key::Start(_) | Key::Sandbox));
+        }
+        match (&mut self.last, &pod.status) {
+            (Some(last), Some(theirs)) => status::take_foreign(last, theirs),
+            (last @ None, Some(theirs)) if theirs.phase.is_some() => *last = Some(theirs.clone()),
+            _ => {}
+        }
+        if matches!(self.stage, Stage::Gone) && exists == Existence::Object {
+            // The source has not taken notice yet.
+            self.deps.status.terminated(&pod);
+        }
+        self.slot.set_pod(pod.clone());
+        (self.pod, self.exists) = (pod, exists);
+    }
+
+    /// What is due now and then without anybody asking.
+    fn resync(&mut self) {
+        match self.stage {
+            Stage::Running => self.refresh_volumes(),
+            Stage::Gone if self.exists == Existence::Object => {
+                self.deps.status.terminated(&self.pod);
+            }
+            _ => {}
+        }
+    }
+
+    /// Reads the termination messages of runs that have ended since the last look.
+    async fn read_messages(&mut self, seen: &Observation) {
+        let known = &mut self.facts.messages;
+        known.retain(|id, _| seen.records().iter().any(|record| record.id == *id));
+        let ended = seen
+            .records()
+            .iter()
+            .filter(|record| record.state == ContainerState::Exited);
+        for record in ended {
+            if known.contains_key(&record.id) {
+                continue;
+            }
+            let annotation = |key| record.config.annotations.get(key).cloned();
+            let file = annotation(labels::TERMINATION_MESSAGE_FILE);
+            let to_logs = record.exit_code != 0
+                && annotation(labels::TERMINATION_MESSAGE_POLICY).as_deref()
+                    == Some("FallbackToLogsOnError");
+            let log = record.log_path.clone();
+            let read = move || {
+                let message = file.map(|file| termination::read_file(file.as_ref()));
+                let message = message.unwrap_or_default();
+                if message.is_empty() && to_logs {
+                    termination::read_log(&log)
+                } else {
+                    message
+                }
+            };
+            let message = tokio::task::spawn_blocking(read).await.unwrap_or_default();
+            known.insert(record.id.clone(), message);
+        }
+    }
+
+    /// Publishes the status if it has changed.
+    fn publish(&mut self, seen: &Observation) {
+        let vanishing = self.cleaning == Some(Extent::Deleted);
+        if self.exists == Existence::Orphan || vanishing || matches!(self.stage, Stage::Gone) {
+            return;
+        }
+        self.facts.starting = self.operations.starting();
+        let status = status::build(&status::Inputs {
+            pod: &self.pod,
+            seen,
+            facts: &self.facts,
+            probes: &self.probes,
+            last: self.last.as_ref(),
+            now: self.deps.clock.now(),
+        });
+        if !self.told_ready && is_ready(&status) {
+            self.told_ready = true;
+            if let Some(steps) = self.deps.timeline.ready(&self.uid) {
+                info!(timeline = timeline::one_line(&steps), "pod is ready");
+            }
+        }
+        if self.last.as_ref() == Some(&status) {
+            return;
+        }
+        self.last = Some(status.clone());
+        self.slot.set_status(status.clone());
+        self.deps.status.publish(&self.pod, status);
+    }
+
+    /// Looks again at that time, or earlier.
+    fn wake_at(&mut self, time: Timestamp) {
+        self.wake = Some(self.wake.map_or(time, |wake| wake.min(time)));
+    }
+
+    /// Whether an operation may be tried now; wakes the worker when it may.
+    fn is_due(&mut self, key: &Key) -> bool {
+        let Some(not_before) = self.retries.get(key).copied() else {
+            return true;
+        };
+        if self.deps.clock.now() >= not_before {
+            self.retries.remove(key);
+            return true;
+        }
+        self.wake_at(not_before);
+        false
+    }
+
+    /// Tries the operation again after a while.
+    fn retry_later(&mut self, key: Key, delay: Duration) {
+        self.retries
+            .insert(key, after(self.deps.clock.now(), delay));
+    }
+
+    /// The ending as the status has it.
+    fn set_ending(&mut self, ending: Ending) {
+        self.facts.ending = ending;
+    }
+}
+
+/// Whether the pod's Ready condition holds.
+fn is_ready(status: &PodStatus) -> bool {
+    let mut conditions = status.conditions.iter().flatten();
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// The duration, and up to half as much again.
+fn jittered(duration: Duration) -> Duration {
+    use std::hash::{BuildHasher, RandomState};
+    let random = RandomState::new().hash_one(0) % 1024;
+    duration + duration / 2048 * u32::try_from(random).unwrap_or(0)
+}

@@ -1,0 +1,412 @@
+//! A worker's turns while its pod is to run: carries out the plan.
+
+use std::time::Duration;
+
+use hanok_runtime::api::{self, ContainerState};
+use jiff::Timestamp;
+use tracing::warn;
+
+use super::operations::{Key, Outcome};
+use super::stopping::Stopping;
+use super::{Existence, RETRY, Worker, jittered};
+use crate::pod::actions::{self, PodActions, Start, Stop, StopReason};
+use crate::pod::back_off::after;
+use crate::pod::observation::Observation;
+use crate::pod::probe::FailedProbe;
+use crate::pod::spec::{self, ContainerKind};
+use crate::pod::status::{Failure, Waiting};
+use crate::pod::sync::start::StartError;
+use crate::pod::sync::{sandbox, start, stop};
+use crate::sinks::EventKind;
+
+/// The first pause between tries to set volumes up.
+const VOLUME_RETRY: Duration = Duration::from_millis(500);
+/// The longest.
+const VOLUME_RETRY_CAP: Duration = Duration::from_secs(122);
+/// How long a failed pull shows as such, before it shows as back-off.
+const PULL_FAILURE_SHOWN: Duration = Duration::from_secs(3);
+
+impl Worker {
+    /// One turn: what ends the pod, or else the plan.
+    pub(super) fn turn_running(&mut self, seen: &Observation) {
+        if let Some(stopping) = self.reason_to_stop(seen) {
+            self.begin_stopping(stopping);
+            return;
+        }
+        if self.operations.has(&Key::Sandbox) {
+            // Half of a sandbox is no ground for a plan.
+            return;
+        }
+        let starting = self.operations.starting();
+        let plan = actions::plan(&actions::Inputs {
+            pod: &self.pod,
+            seen,
+            starting: &starting,
+            probes: &self.probes,
+            back_off_cap: self.deps.settings.back_off_cap,
+            now: self.deps.clock.now(),
+        });
+        self.apply(seen, plan);
+    }
+
+    /// Why the pod is not to run any more.
+    fn reason_to_stop(&mut self, seen: &Observation) -> Option<Stopping> {
+        let now = self.deps.clock.now();
+        if self.exists != Existence::Object {
+            return Some(Stopping::gone(now));
+        }
+        if let Some(grace) = spec::deletion_grace(&self.pod) {
+            return Some(Stopping::within(now, grace));
+        }
+        let phase = self.last.as_ref().and_then(|last| last.phase.as_deref());
+        if phase.is_some_and(spec::is_terminal_phase) {
+            return Some(Stopping::within(now, spec::grace_period(&self.pod)));
+        }
+        if seen.sandboxes().is_empty() && phase.is_none_or(|phase| phase == "Pending") {
+            self.facts.failure = self.deps.admission.admit(&self.pod).err();
+        }
+        if let Some(deadline) = self.deadline() {
+            match deadline <= now {
+                true => self.facts.failure = Some(deadline_exceeded()),
+                false => self.wake_at(deadline),
+            }
+        }
+        let failed = self.facts.failure.is_some();
+        failed.then(|| Stopping::within(now, spec::grace_period(&self.pod)))
+    }
+
+    /// When `activeDeadlineSeconds` ends.
+    fn deadline(&self) -> Option<Timestamp> {
+        let seconds = spec::spec(&self.pod)?.active_deadline_seconds?;
+        let since = self.last.as_ref().and_then(|last| last.start_time.as_ref());
+        let since = since.map_or(self.facts.start_time, |time| time.0);
+        Some(after(
+            since,
+            Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
+        ))
+    }
+
+    /// Carries out a plan.
+    fn apply(&mut self, seen: &Observation, plan: PodActions) {
+        self.announce_crash_loops(seen, &plan);
+        self.facts.crash_loops = plan.crash_loops;
+        if let Some(time) = plan.wait_until {
+            self.wake_at(time);
+        }
+        if plan.stop_pod {
+            let now = self.deps.clock.now();
+            let stopping = Stopping::within(now, spec::grace_period(&self.pod));
+            self.begin_stopping(stopping);
+            return;
+        }
+        if let Some(attempt) = plan.create_sandbox {
+            self.mount_volumes();
+            self.create_sandbox(seen, attempt);
+            return;
+        }
+        for stop in plan.stop {
+            self.stop_for_restart(seen, stop);
+        }
+        if plan.start.is_empty() {
+            return;
+        }
+        self.mount_volumes();
+        for start in plan.start {
+            self.start_container(seen, start);
+        }
+    }
+
+    /// Says once for each run that its restart is backed off.
+    fn announce_crash_loops(&mut self, seen: &Observation, plan: &PodActions) {
+        for looping in &plan.crash_loops {
+            let newest = seen.newest(&looping.name).map(|record| record.id.clone());
+            if newest.is_some_and(|id| self.announced.insert(id)) {
+                let name = &looping.name;
+                let display = spec::display(&self.pod);
+                let message =
+                    format!("Back-off restarting failed container {name} in pod {display}");
+                let kind = EventKind::Warning;
+                self.deps
+                    .events
+                    .pod_event(&self.pod, Some(name), kind, "BackOff", &message);
+            }
+        }
+        self.announced
+            .retain(|id| seen.records().iter().any(|record| record.id == *id));
+    }
+
+    /// Sets the volumes up, unless they are.
+    fn mount_volumes(&mut self) {
+        if self.volumes.mounted.is_none() {
+            self.spawn_mount();
+        }
+    }
+
+    /// Brings the contents of volumes up to date.
+    pub(super) fn refresh_volumes(&mut self) {
+        if self.volumes.mounted.is_some() {
+            self.spawn_mount();
+        }
+    }
+
+    fn spawn_mount(&mut self) {
+        if self.operations.has(&Key::Volumes) || !self.is_due(&Key::Volumes) {
+            return;
+        }
+        let (volumes, pod) = (self.deps.volumes.clone(), self.pod.clone());
+        let span = tracing::info_span!("volumes");
+        let work = async move { Outcome::Volumes(volumes.mount(&pod).await) };
+        self.operations
+            .spawn(Key::Volumes, tracing::Instrument::instrument(work, span));
+    }
+
+    /// Makes the sandbox, in place of what there is.
+    fn create_sandbox(&mut self, seen: &Observation, attempt: u32) {
+        if !self.is_due(&Key::Sandbox) {
+            return;
+        }
+        if seen.newest_sandbox().is_some() {
+            let message = "Pod sandbox changed, it will be killed and re-created.";
+            self.deps
+                .pod_event(&self.pod, EventKind::Normal, "SandboxChanged", message);
+        }
+        let job = sandbox::Job {
+            deps: self.deps.clone(),
+            pod: self.pod.clone(),
+            attempt,
+            old: seen
+                .sandboxes()
+                .iter()
+                .map(|sandbox| sandbox.id.clone())
+                .collect(),
+            alive: seen.alive().cloned().collect(),
+            grace: spec::grace_period(&self.pod),
+        };
+        self.operations.spawn(Key::Sandbox, async {
+            Outcome::Sandbox(sandbox::run(job).await)
+        });
+    }
+
+    /// Stops a container that is to be replaced or restarted.
+    fn stop_for_restart(&mut self, seen: &Observation, plan: Stop) {
+        let key = Key::Stop(plan.id.clone());
+        if self.operations.has(&key) || self.stopped.contains(&plan.id) || !self.is_due(&key) {
+            return;
+        }
+        let name = plan.name;
+        let container = spec::find_container(&self.pod, &name).map(|(_, container)| container);
+        let mut grace = spec::grace_period(&self.pod);
+        let message = match plan.why {
+            StopReason::DefinitionChanged => {
+                format!("Container {name} definition changed, will be restarted")
+            }
+            StopReason::Probe(probe) => {
+                let of_container = container.as_ref();
+                let (kind, probe) = match probe {
+                    FailedProbe::Startup => (
+                        "startup",
+                        of_container.and_then(|c| c.startup_probe.as_ref()),
+                    ),
+                    FailedProbe::Liveness => (
+                        "liveness",
+                        of_container.and_then(|c| c.liveness_probe.as_ref()),
+                    ),
+                };
+                let own = probe.and_then(|probe| probe.termination_grace_period_seconds);
+                grace = own
+                    .and_then(|own| u64::try_from(own).ok())
+                    .map_or(grace, Duration::from_secs);
+                format!("Container {name} failed {kind} probe, will be restarted")
+            }
+            StopReason::Unknown | StopReason::OldSandbox => format!("Stopping container {name}"),
+        };
+        let job = stop::Job {
+            deps: self.deps.clone(),
+            pod: self.pod.clone(),
+            container,
+            id: plan.id,
+            name,
+            pod_ip: pod_ip(seen),
+            grace,
+            message: Some(message),
+        };
+        self.operations
+            .spawn(key, async { Outcome::Stop(stop::stop(job).await) });
+    }
+
+    /// Starts a container, unless its image or an earlier failure keeps it back.
+    fn start_container(&mut self, seen: &Observation, plan: Start) {
+        let key = Key::Start(plan.name.clone());
+        let (Some(volumes), Some(sandbox)) = (self.volumes.mounted.clone(), seen.newest_sandbox())
+        else {
+            return;
+        };
+        let Some((kind, container)) = spec::find_container(&self.pod, &plan.name) else {
+            return;
+        };
+        let image = container.image.clone().unwrap_or_default();
+        if self.is_pull_backed_off(&plan.name, &image) || !self.is_due(&key) {
+            return;
+        }
+        let target = spec::ephemeral_target(&self.pod, &plan.name)
+            .filter(|_| kind == ContainerKind::Ephemeral)
+            .and_then(|target| seen.current(target))
+            .filter(|record| record.state == ContainerState::Running)
+            .map(|record| record.id.clone());
+        let job = start::Job {
+            deps: self.deps.clone(),
+            pod: self.pod.clone(),
+            container,
+            records: seen.records_of(&plan.name).cloned().collect(),
+            plan,
+            sandbox: sandbox.clone(),
+            volumes,
+            target,
+            cancelled: self.operations.starts(),
+        };
+        self.operations
+            .spawn(key, async { Outcome::Start(start::start(job).await) });
+    }
+
+    /// Whether the image's last pull failed too recently; shows it as back-off after a moment.
+    fn is_pull_backed_off(&mut self, name: &str, image: &str) -> bool {
+        let now = self.deps.clock.now();
+        let Some(failed) = self.pulls.in_back_off(image, now).cloned() else {
+            return false;
+        };
+        self.wake_at(failed.until());
+        let shown = after(failed.at, PULL_FAILURE_SHOWN);
+        if now < shown {
+            self.wake_at(shown);
+            return true;
+        }
+        let message = format!("Back-off pulling image \"{image}\"");
+        let waiting = Waiting {
+            reason: "ImagePullBackOff".to_owned(),
+            message: format!("{message}: {}: {}", failed.reason, failed.message),
+        };
+        let before = self.facts.waiting.insert(name.to_owned(), waiting.clone());
+        if before != Some(waiting) {
+            let (events, pod) = (&self.deps.events, &self.pod);
+            events.pod_event(pod, Some(name), EventKind::Normal, "BackOff", &message);
+            let message = "Error: ImagePullBackOff";
+            events.pod_event(pod, Some(name), EventKind::Warning, "Failed", message);
+        }
+        true
+    }
+
+    /// Takes note of an operation's end.
+    pub(super) fn finish(&mut self, done: (Option<Key>, Outcome)) {
+        let (Some(key), outcome) = done else { return };
+        match outcome {
+            Outcome::Sandbox(Ok(())) | Outcome::Clean(Ok(())) => {
+                self.retries.remove(&key);
+                self.cleaned(&key);
+            }
+            Outcome::Sandbox(Err(message)) => {
+                warn!(message, "no sandbox");
+                self.retry_later(key, jittered(RETRY));
+            }
+            Outcome::Volumes(result) => self.finish_volumes(key, result),
+            Outcome::Start(result) => self.finish_start(key, result),
+            Outcome::Stop(result) => self.finish_stop(key, result),
+            Outcome::Clean(Err(failed)) => self.clean_failed(key, &failed),
+            Outcome::Lost => {
+                warn!(operation = ?key, "operation was lost");
+                self.retry_later(key, jittered(RETRY));
+            }
+        }
+    }
+
+    fn finish_volumes(
+        &mut self,
+        key: Key,
+        result: Result<crate::sinks::MountedVolumes, Vec<crate::sinks::VolumeError>>,
+    ) {
+        match result {
+            Ok(mounted) => {
+                self.volumes.mounted = Some(mounted);
+                self.volumes.failures = 0;
+            }
+            Err(errors) => {
+                for error in errors {
+                    let (kind, message) = (EventKind::Warning, error.to_string());
+                    self.deps
+                        .pod_event(&self.pod, kind, "FailedMount", &message);
+                }
+                let delay = VOLUME_RETRY.saturating_mul(1 << self.volumes.failures.min(10));
+                self.volumes.failures += 1;
+                self.retry_later(key, delay.min(VOLUME_RETRY_CAP));
+            }
+        }
+    }
+
+    fn finish_start(&mut self, key: Key, result: Result<(), StartError>) {
+        let Key::Start(name) = &key else { return };
+        let container = spec::find_container(&self.pod, name);
+        let image = container
+            .and_then(|(_, container)| container.image)
+            .unwrap_or_default();
+        let waiting = |reason: &str, message: String| Waiting {
+            reason: reason.to_owned(),
+            message,
+        };
+        match result {
+            Err(StartError::Cancelled) => {}
+            Ok(()) => {
+                self.pulls.succeeded(&image);
+                self.facts.waiting.remove(name);
+            }
+            Err(StartError::Pull { reason, message }) => {
+                self.pulls
+                    .failed(&image, reason, message.clone(), self.deps.clock.now());
+                self.facts
+                    .waiting
+                    .insert(name.clone(), waiting(reason, message));
+            }
+            Err(StartError::Failed { reason, message }) => {
+                self.facts
+                    .waiting
+                    .insert(name.clone(), waiting(reason, message));
+                self.retry_later(key, jittered(RETRY));
+            }
+            Err(StartError::Ended { reason, message }) => {
+                self.pulls.succeeded(&image);
+                self.facts
+                    .waiting
+                    .insert(name.clone(), waiting(reason, message));
+            }
+        }
+    }
+
+    fn finish_stop(&mut self, key: Key, result: Result<(), api::Error>) {
+        let Key::Stop(id) = &key else { return };
+        match result {
+            Ok(()) => {
+                self.stopped.insert(id.clone());
+            }
+            Err(error) => {
+                let cause = crate::pod::sync::chain(&error);
+                warn!(container = %id, error = cause, "cannot stop the container");
+                self.retry_later(key, jittered(RETRY));
+            }
+        }
+    }
+}
+
+/// The pod's first address.
+pub(super) fn pod_ip(seen: &Observation) -> String {
+    let ips = seen
+        .newest_sandbox()
+        .map(|sandbox| sandbox.ips.as_slice())
+        .unwrap_or_default();
+    ips.first().cloned().unwrap_or_default()
+}
+
+/// The failure of a pod that ran too long.
+fn deadline_exceeded() -> Failure {
+    Failure {
+        reason: "DeadlineExceeded".to_owned(),
+        message: "Pod was active on the node longer than the specified deadline".to_owned(),
+    }
+}

@@ -1,0 +1,220 @@
+//! A worker's turns when its pod ends: stops the containers, then removes what they used.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hanok_runtime::api;
+use jiff::Timestamp;
+use tracing::{info, warn};
+
+use super::operations::{Key, Outcome};
+use super::running::pod_ip;
+use super::{Existence, Stage, Worker};
+use crate::pod::back_off::after;
+use crate::pod::observation::Observation;
+use crate::pod::status::Ending;
+use crate::pod::stop_order::{self, MINIMUM_GRACE};
+use crate::pod::sync::{clean, stop};
+use crate::pod::{files, resources, spec};
+use crate::sinks::EventKind;
+
+/// The first pause between tries to clean up; a mount or cgroup that is busy is soon free.
+const CLEAN_RETRY: Duration = Duration::from_secs(1);
+/// The longest.
+const CLEAN_RETRY_CAP: Duration = Duration::from_secs(10);
+
+/// The end of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stopping {
+    /// When the budget of its containers is spent.
+    deadline: Timestamp,
+    /// The grace period that the deadline was made from.
+    grace: Duration,
+    /// Tries to clean up that have failed.
+    failures: u32,
+}
+
+impl Stopping {
+    /// Within a grace period.
+    pub(super) fn within(now: Timestamp, grace: Duration) -> Self {
+        Self {
+            deadline: after(now, grace),
+            grace,
+            failures: 0,
+        }
+    }
+
+    /// At once: nobody waits for the pod any more.
+    pub(super) fn gone(now: Timestamp) -> Self {
+        Self::within(now, MINIMUM_GRACE)
+    }
+}
+
+impl Worker {
+    /// Nothing of the pod is started from here on.
+    pub(super) fn begin_stopping(&mut self, stopping: Stopping) {
+        self.operations.starts().cancel();
+        self.facts.crash_loops.clear();
+        self.set_ending(Ending::Stopping);
+        self.stage = Stage::Stopping(stopping);
+    }
+
+    /// One turn: stops whatever is next in order.
+    pub(super) fn turn_stopping(&mut self, seen: &Observation) {
+        self.shorten();
+        let Stage::Stopping(stopping) = self.stage else {
+            return;
+        };
+        let now = self.deps.clock.now();
+        let orphan = self.exists == Existence::Orphan;
+        for next in stop_order::plan(&self.pod, seen, stopping.deadline, now) {
+            let key = Key::Stop(next.id.clone());
+            if self.operations.has(&key) || self.stopped.contains(&next.id) || !self.is_due(&key) {
+                continue;
+            }
+            // A pod deleted without grace has no time for hooks.
+            let container =
+                spec::find_container(&self.pod, &next.name).filter(|_| !stopping.grace.is_zero());
+            let message = format!("Stopping container {}", next.name);
+            let job = stop::Job {
+                deps: self.deps.clone(),
+                pod: self.pod.clone(),
+                container: container.map(|(_, container)| container),
+                id: next.id,
+                name: next.name,
+                pod_ip: pod_ip(seen),
+                grace: next.grace,
+                message: Some(message).filter(|_| !orphan),
+            };
+            self.operations
+                .spawn(key, async { Outcome::Stop(stop::stop(job).await) });
+        }
+        let spent = stopping.deadline <= now;
+        let lives = seen
+            .alive()
+            .any(|record| !self.stopped.contains(&record.id));
+        let given_up = spent && !self.operations.any() && lives;
+        if !self.operations.any() && (!lives || given_up) {
+            self.set_ending(Ending::Ended);
+            self.stage = Stage::Cleaning(stopping);
+            return;
+        }
+        if !spent {
+            self.wake_at(stopping.deadline);
+        }
+    }
+
+    /// A later wish may leave less time, never more.
+    fn shorten(&mut self) {
+        let Stage::Stopping(stopping) = &mut self.stage else {
+            return;
+        };
+        let now = self.deps.clock.now();
+        let wanted = match self.exists {
+            Existence::Object => spec::deletion_grace(&self.pod),
+            Existence::Gone | Existence::Orphan => Some(MINIMUM_GRACE),
+        };
+        let Some(grace) = wanted.filter(|grace| *grace < stopping.grace) else {
+            return;
+        };
+        stopping.grace = grace;
+        stopping.deadline = stopping.deadline.min(after(now, grace));
+        self.operations.abandon_stops();
+    }
+
+    /// One turn after the containers have ended: cleans, then waits for the deletion.
+    pub(super) fn turn_cleaning(&mut self, seen: &Observation) {
+        let deleted = self.is_deleted();
+        let extent = match self.stage {
+            Stage::Cleaning(_) if deleted => clean::Extent::Deleted,
+            Stage::Cleaning(_) => clean::Extent::Finished,
+            Stage::Finished if deleted => {
+                let now = self.deps.clock.now();
+                self.stage = Stage::Cleaning(Stopping::gone(now));
+                clean::Extent::Deleted
+            }
+            _ => return,
+        };
+        if self.operations.any_but_stops() || !self.is_due(&Key::Clean) {
+            return;
+        }
+        let mut cgroups: Vec<String> = seen
+            .sandboxes()
+            .iter()
+            .map(|sandbox| sandbox.config.cgroup_parent.clone())
+            .collect();
+        if self.exists != Existence::Orphan {
+            cgroups.push(resources::pod_cgroup(&self.pod));
+        }
+        cgroups.sort();
+        cgroups.dedup();
+        let job = clean::Job {
+            deps: self.deps.clone(),
+            pod: self.pod.clone(),
+            uid: self.uid.clone(),
+            sandboxes: seen
+                .sandboxes()
+                .iter()
+                .map(|sandbox| sandbox.id.clone())
+                .collect(),
+            cgroups,
+            log_links: self.log_links(seen),
+            extent,
+        };
+        self.cleaning = Some(extent);
+        self.operations.spawn(Key::Clean, async {
+            Outcome::Clean(clean::clean(job).await)
+        });
+    }
+
+    /// Takes note that everything is clean.
+    pub(super) fn cleaned(&mut self, key: &Key) {
+        if *key != Key::Clean {
+            return;
+        }
+        self.volumes.mounted = None;
+        if self.cleaning.take() == Some(clean::Extent::Finished) {
+            self.stage = Stage::Finished;
+            return;
+        }
+        self.stage = Stage::Gone;
+        self.deps.objects.unregister(&self.uid);
+        if self.exists != Existence::Orphan {
+            self.deps.status.terminated(&self.pod);
+        }
+        info!("nothing of the pod is left");
+    }
+
+    /// Tries again, less and less often.
+    pub(super) fn clean_failed(&mut self, key: Key, failed: &[String]) {
+        let message = format!("error killing pod: {}", failed.join("; "));
+        warn!(message, "cannot clean up after the pod");
+        if self.exists != Existence::Orphan {
+            self.deps
+                .pod_event(&self.pod, EventKind::Warning, "FailedKillPod", &message);
+        }
+        let Stage::Cleaning(stopping) = &mut self.stage else {
+            return;
+        };
+        let delay = CLEAN_RETRY
+            .saturating_mul(1 << stopping.failures.min(8))
+            .min(CLEAN_RETRY_CAP);
+        stopping.failures += 1;
+        self.retry_later(key, delay);
+    }
+
+    /// The links to the logs of the pod's containers.
+    fn log_links(&self, seen: &Observation) -> Vec<PathBuf> {
+        let pod = (spec::namespace(&self.pod), spec::name(&self.pod));
+        let directory = &self.deps.settings.log_links_dir;
+        let link = |record: &api::Container| {
+            files::log_link(directory, pod, &record.config.name, record.id.as_str())
+        };
+        seen.records().iter().map(link).collect()
+    }
+
+    /// Whether the pod is to vanish, and not only to end.
+    fn is_deleted(&self) -> bool {
+        self.exists != Existence::Object || spec::deletion_grace(&self.pod).is_some()
+    }
+}
