@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -39,8 +40,9 @@ fn left_on(node: &Node) -> Result<BTreeSet<String>> {
     links(node, &mut left)?;
     nft_elements(node, &mut left)?;
     for (what, dir) in node.pod_directories() {
-        files(what, &dir, &mut left);
+        left.extend(entries(&dir).map(|path| format!("{what} {}", path.display())));
     }
+    leases(&node.lease_directory(), &mut left);
     Ok(left)
 }
 
@@ -92,10 +94,26 @@ fn names_a_pod(line: &str) -> bool {
         .any(|word| word.starts_with("10.244.") && !word.contains('/'))
 }
 
-fn files(what: &str, dir: &Path, left: &mut BTreeSet<String>) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        left.insert(format!("{what} {}", entry.path().display()));
-    }
+/// Files named after an address, in the directories of the node's networks.
+fn leases(dir: &Path, left: &mut BTreeSet<String>) {
+    let is_lease = |path: &PathBuf| {
+        path.file_name()
+            .is_some_and(|n| n.to_string_lossy().parse::<IpAddr>().is_ok())
+    };
+    let networks = entries(dir).flat_map(|network| entries(&network).collect::<Vec<_>>());
+    left.extend(
+        networks
+            .filter(is_lease)
+            .map(|path| format!("lease {}", path.display())),
+    );
+}
+
+fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
 }
 
 #[cfg(test)]

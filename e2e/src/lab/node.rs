@@ -163,11 +163,16 @@ impl Node {
         vec![
             ("network namespace", run.join("netns")),
             ("sandbox", run.join("run/sandboxes")),
-            ("container", run.join("run/containers")),
+            ("CNI result", run.join("run/cni/results")),
             ("volumes", dir.join("state/pods")),
             ("logs", dir.join("pod-logs")),
             ("log link", dir.join("container-logs")),
         ]
+    }
+
+    /// Directory below which leases of pods' addresses are files named after the address.
+    pub fn lease_directory(&self) -> PathBuf {
+        self.run_dir().join("run/ipam")
     }
 
     /// The flags of its agent.
