@@ -362,12 +362,11 @@ impl RuntimeService for Runtime {
     }
 
     async fn update_cgroup(&self, path: &str, resources: &Resources) -> Result<()> {
-        // A pod's cgroup is made a moment before the pod.
+        let updated = self.core.cgroups.update(path, resources);
+        // A pod's cgroup is made a moment before the pod. Not earlier: the grace period holds the lock that
+        // making a directory needs.
         self.core.warm_up();
-        self.core
-            .cgroups
-            .update(path, resources)
-            .map_err(|error| Error::Internal(format!("cannot update cgroup: {}", chain(&error))))
+        updated.map_err(|error| Error::Internal(format!("cannot update cgroup: {}", chain(&error))))
     }
 
     async fn remove_cgroup(&self, path: &str) -> Result<()> {

@@ -3,10 +3,13 @@
 //! All three walk the same way down. Every step runs whatever became of the one before, every step is safe
 //! to repeat, and what failed is said; the record goes last, so that what is left can be tried again.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use tracing::{Instrument, info_span};
+
 use super::network::NetworkRequest;
-use super::{Sandbox, SandboxPlan, Stage, cni_file, record_file};
+use super::{Sandbox, SandboxPlan, SandboxRecord, Stage, cni_file, record_file};
 use crate::api::{Error, Result, SandboxId};
 use crate::container;
 use crate::service::{Core, chain, record};
@@ -34,7 +37,9 @@ pub(crate) async fn remove(core: &Core, id: &SandboxId) -> Result<()> {
             .map(|error| error.to_string()),
     );
     for container in core.registry.containers_of(id) {
-        let removed = container::remove::remove(core, &container.id).await;
+        let remove = container::remove::remove(core, &container.id);
+        let removed =
+            remove.instrument(info_span!("container.remove", container = %container.id)).await;
         failures.note(removed.err().map(|error| error.to_string()));
     }
     failures.result("remove", &sandbox.id)?;
@@ -86,52 +91,44 @@ async fn down(core: &Core, sandbox: &Sandbox) -> Result<()> {
         dir: sandbox.dir.clone(),
         cgroups: vec![],
     };
-    failures.note(
-        sandbox
-            .controller
-            .stop(&plan)
-            .await
-            .err()
-            .map(|error| chain(&error)),
-    );
+    let id = &record.id;
+    let stop = sandbox.controller.stop(&plan).instrument(info_span!("sandbox.stop", sandbox = %id));
+    failures.note(stop.await.err().map(|error| chain(&error)));
     sandbox.set_shim(None);
-    // What the shim did not kill, because it was dead itself, dies with its cgroup.
+    let cgroups = remove_cgroups(core, &record, &mut failures);
+    cgroups.instrument(info_span!("sandbox.cgroup_remove", sandbox = %id)).await;
+    if let Some(netns) = &record.netns {
+        let down = detach(core, sandbox, &record, netns, &mut failures);
+        down.instrument(info_span!("sandbox.cni_delete", sandbox = %id)).await;
+    }
+    let removed = sandbox.controller.remove(&plan).await;
+    failures.note(removed.err().map(|error| chain(&error)));
+    failures.result("stop", &record.id)
+}
+
+/// What the shim did not kill, because it was dead itself, dies with its cgroup.
+async fn remove_cgroups(core: &Core, record: &SandboxRecord, failures: &mut Failures) {
     for container in core.registry.containers_of(&record.id) {
         let removed = core.cgroups.remove(&container.cgroup()).await;
         failures.note(removed.err().map(|error| chain(&error)));
     }
-    failures.note(
-        core.remove_sandbox_cgroup(&record)
-            .await
-            .err()
-            .map(|error| chain(&error)),
-    );
-    if let Some(netns) = &record.netns {
-        let request = NetworkRequest {
-            sandbox: &record.id,
-            config: &record.config,
-            netns,
-        };
-        let cached = record::read(&cni_file(&sandbox.dir)).ok();
-        let deleted = core.network.delete(request, cached.as_ref()).await;
-        failures.note(deleted.err().map(|error| chain(&error)));
-        failures.note(
-            core.network
-                .unpin(netns)
-                .await
-                .err()
-                .map(|error| chain(&error)),
-        );
-    }
-    failures.note(
-        sandbox
-            .controller
-            .remove(&plan)
-            .await
-            .err()
-            .map(|error| chain(&error)),
-    );
-    failures.result("stop", &record.id)
+    let removed = core.remove_sandbox_cgroup(record).await;
+    failures.note(removed.err().map(|error| chain(&error)));
+}
+
+async fn detach(
+    core: &Core,
+    sandbox: &Sandbox,
+    record: &SandboxRecord,
+    netns: &Path,
+    failures: &mut Failures,
+) {
+    let request = NetworkRequest { sandbox: &record.id, config: &record.config, netns };
+    let cached = record::read(&cni_file(&sandbox.dir)).ok();
+    let deleted = core.network.delete(request, cached.as_ref()).await;
+    failures.note(deleted.err().map(|error| chain(&error)));
+    let unpinned = core.network.unpin(netns).await;
+    failures.note(unpinned.err().map(|error| chain(&error)));
 }
 
 /// The directory with the record.

@@ -36,7 +36,11 @@ pub(crate) fn programs() -> &'static Path {
         let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("static");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("build-static.sh");
         // Flags of the test's own build must not reach the static one.
-        let status = Command::new(script).arg(&out).env_remove("RUSTFLAGS").status().unwrap();
+        let status = Command::new(script)
+            .arg(&out)
+            .env_remove("RUSTFLAGS")
+            .status()
+            .unwrap();
         assert!(status.success());
         out
     })
@@ -341,7 +345,11 @@ impl Rig {
     }
 
     /// Runs a script to its end and returns what it logged to stdout.
-    pub(crate) async fn output(&self, sandbox: &SandboxId, config: ContainerConfig) -> (i32, String) {
+    pub(crate) async fn output(
+        &self,
+        sandbox: &SandboxId,
+        config: ContainerConfig,
+    ) -> (i32, String) {
         let id = self.start(sandbox, config).await;
         let status = self.wait(&id, ContainerState::Exited).await;
         let log = fs::read_to_string(&status.log_path).unwrap_or_default();
@@ -497,7 +505,7 @@ fn remove_cgroup_roots(root: &str) {
 }
 
 /// The layer: static busybox and what a container expects around it.
-fn populate(root: &Path) {
+pub(crate) fn populate(root: &Path) {
     for dir in ["bin", "etc", "proc", "sys", "dev", "tmp"] {
         fs::create_dir(root.join(dir)).unwrap();
     }

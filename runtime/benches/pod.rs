@@ -1,0 +1,183 @@
+//! How long a pod takes, step by step: the runtime alone, without images to fetch and without CNI plugins.
+//!
+//! `cargo bench -p hanok-runtime --bench pod [-- ROUNDS]`, as root. One line a figure: name, p50, p99, unit.
+//! The steps are the runtime's spans. Beside them `runc run` and `crun run` of the same program, where they
+//! are installed.
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench")]
+
+#[path = "../tests/pod/rig.rs"]
+#[expect(dead_code, reason = "the tests use the rest")]
+mod rig;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use hanok_runtime::api::{ContainerState, RuntimeService};
+use tracing::span::{Attributes, Id};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+
+use rig::Rig;
+
+/// Durations by name, in the order of their first appearance.
+#[derive(Debug, Default, Clone)]
+struct Figures(Arc<Mutex<(Vec<String>, BTreeMap<String, Vec<Duration>>)>>);
+
+impl Figures {
+    fn add(&self, name: &str, took: Duration) {
+        let mut figures = self.0.lock().unwrap();
+        if !figures.1.contains_key(name) {
+            figures.0.push(name.to_owned());
+        }
+        figures.1.entry(name.to_owned()).or_default().push(took);
+    }
+
+    fn print(&self) {
+        let figures = self.0.lock().unwrap();
+        for name in &figures.0 {
+            let mut all = figures.1[name].clone();
+            all.sort();
+            let at = |share: usize| all[(all.len() - 1) * share / 100].as_secs_f64() * 1e3;
+            println!(
+                "{name}\t{:.2}\t{:.2}\tms\t{} runs",
+                at(50),
+                at(99),
+                all.len()
+            );
+        }
+    }
+}
+
+/// Measures every span from its making to its end.
+struct Spans(Figures);
+
+impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
+    fn on_new_span(&self, _: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        context
+            .span(id)
+            .unwrap()
+            .extensions_mut()
+            .insert(Instant::now());
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        let span = context.span(&id).unwrap();
+        if let Some(begin) = span.extensions().get::<Instant>() {
+            self.0
+                .add(&format!("  span {}", span.name()), begin.elapsed());
+        }
+    }
+}
+
+fn main() {
+    let rounds = std::env::args()
+        .skip(1)
+        .find_map(|word| word.parse().ok())
+        .unwrap_or(20);
+    let figures = Figures::default();
+    let subscriber = tracing_subscriber::registry().with(Spans(figures.clone()));
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        for pause in [Duration::ZERO, Duration::from_millis(200)] {
+            let figures = Figures(Arc::default());
+            let rig = Rig::new("bench").await;
+            for _ in 0..rounds {
+                tokio::time::sleep(pause).await;
+                pod(&rig, &figures).await;
+            }
+            rig.finish().await;
+            println!("pod, {} ms apart", pause.as_millis());
+            figures.print();
+        }
+    });
+    println!("spans of all of them");
+    figures.print();
+    for runtime in ["runc", "crun"] {
+        let figures = Figures::default();
+        if peer(runtime, rounds, &figures) {
+            figures.print();
+        } else {
+            println!("{runtime} run\t-\t-\tms\tdoes not work here");
+        }
+    }
+}
+
+/// One pod with one container that ends at once.
+async fn pod(rig: &Rig, figures: &Figures) {
+    let begin = Instant::now();
+    let config = rig.sandbox_config();
+    let runtime = rig.runtime();
+    runtime
+        .update_cgroup(&config.cgroup_parent, &rig::memory(1 << 30))
+        .await
+        .unwrap();
+    figures.add("update_cgroup", begin.elapsed());
+    let sandbox = runtime.run_pod_sandbox(config).await.unwrap();
+    figures.add("run_pod_sandbox, since begin", begin.elapsed());
+    let script = rig.script("c", "true");
+    let container = runtime.create_container(&sandbox.id, script).await.unwrap();
+    figures.add("create_container, since begin", begin.elapsed());
+    runtime.start_container(&container).await.unwrap();
+    figures.add("start_container, since begin", begin.elapsed());
+    rig.wait(&container, ContainerState::Exited).await;
+    figures.add("exited, since begin", begin.elapsed());
+    let end = Instant::now();
+    runtime.remove_pod_sandbox(&sandbox.id).await.unwrap();
+    figures.add("remove_pod_sandbox", end.elapsed());
+    let end = Instant::now();
+    runtime
+        .remove_cgroup(&sandbox.config.cgroup_parent)
+        .await
+        .unwrap();
+    figures.add("remove_cgroup", end.elapsed());
+}
+
+/// The same program by another runtime: one container, no pod, no network.
+fn peer(program: &str, rounds: usize, figures: &Figures) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("rootfs");
+    fs::create_dir(&root).unwrap();
+    rig::populate(&root);
+    let run = |arguments: &[&str], quiet: bool| {
+        let mut command = Command::new(program);
+        command
+            .arg("--root")
+            .arg(dir.path().join("state"))
+            .args(arguments);
+        command.current_dir(dir.path()).stdin(Stdio::null());
+        if quiet {
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+        }
+        command.status().is_ok_and(|status| status.success())
+    };
+    if !run(&["spec"], true) {
+        return false;
+    }
+    edit_spec(&dir.path().join("config.json"));
+    for round in 0..rounds {
+        std::thread::sleep(Duration::from_millis(200));
+        let begin = Instant::now();
+        if !run(
+            &[
+                "run",
+                &format!("hanok-service-bench-{}-{round}", std::process::id()),
+            ],
+            true,
+        ) {
+            return false;
+        }
+        figures.add(&format!("{program} run, 200 ms apart"), begin.elapsed());
+    }
+    true
+}
+
+fn edit_spec(path: &Path) {
+    let mut spec: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    spec["process"]["terminal"] = false.into();
+    spec["process"]["args"] = serde_json::json!(["/bin/true"]);
+    fs::write(path, spec.to_string()).unwrap();
+}
