@@ -78,6 +78,8 @@ fn main() {
         .skip(1)
         .find_map(|word| word.parse().ok())
         .unwrap_or(20);
+    // Records live on a tmpfs, as /run is one.
+    tempfile::env::override_temp_dir(Path::new("/dev/shm")).unwrap();
     let figures = Figures::default();
     let subscriber = tracing_subscriber::registry().with(Spans(figures.clone()));
     tracing::subscriber::set_global_default(subscriber).unwrap();

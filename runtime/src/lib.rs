@@ -1,6 +1,27 @@
 //! The container runtime: images, content store, snapshots, sandboxes, containers.
 //!
 //! It knows Linux and OCI, and nothing of pods in the Kubernetes sense. The agent calls [`api`] in process.
+//!
+//! # On disk: sandboxes and containers
+//!
+//! The layout is an interface: [`service`] finds everything again from it, and a person can read it. Every
+//! JSON file is written whole (temporary file, rename); nothing below the run directory is synced, for it
+//! dies with the boot as the processes do. Directories are for root only.
+//!
+//! ```text
+//! RUN/sandboxes/<id>/                 made before the first side effect of a sandbox, removed after its last
+//!   sandbox.json                      runtime: SandboxRecord; Making before anything is made, then Made, Stopped
+//!   cni.json                          runtime: result of CNI ADD, for DEL
+//!   hostname                          runtime: the containers' /etc/hostname
+//!   shim.sock                         runtime binds it, the shim listens
+//!   shim.pid, shim.log                shim
+//!   containers/<id>/
+//!     container.json                  runtime: ContainerRecord; at creation, before the start, when it failed
+//!     config.json                     runtime: OCI runtime specification; there once the container is created
+//!     exit.json                       shim: how it ended (protocol::Exit), before anybody is told
+//! RUN/broken/<id>/                    sandboxes whose record cannot be read, set aside by the runtime
+//! ROOT/volumes/<container>/<n>/       runtime: the n-th VOLUME of the image; removed with the container
+//! ```
 
 pub mod api;
 pub mod cgroup;

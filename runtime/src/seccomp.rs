@@ -102,10 +102,7 @@ impl Filters {
             SeccompProfile::Unconfined => Ok(None),
             SeccompProfile::RuntimeDefault => {
                 let relevant = capabilities & default::relevant_capabilities();
-                let mut hash = Sha256::new();
-                hash.update(b"default");
-                hash.update(relevant.to_ne_bytes());
-                self.cached(hash.finalize().into(), || Ok(default::policy(relevant)))
+                self.cached(default_key(relevant), || Ok(default::policy(relevant)))
                     .map(Some)
             }
             SeccompProfile::Localhost(path) => {
@@ -119,6 +116,18 @@ impl Filters {
                 })
                 .map(Some)
             }
+        }
+    }
+
+    /// Whether [`Filters::get`] has only to look the filter up.
+    pub fn is_compiled(&self, profile: &SeccompProfile, capabilities: u64) -> bool {
+        match profile {
+            SeccompProfile::Unconfined => true,
+            SeccompProfile::RuntimeDefault => {
+                let relevant = capabilities & default::relevant_capabilities();
+                self.lock().contains_key(&default_key(relevant))
+            }
+            SeccompProfile::Localhost(_) => false,
         }
     }
 
@@ -155,6 +164,13 @@ impl Filters {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<[u8; 32], Arc<Filter>>> {
         self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn default_key(relevant: u64) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(b"default");
+    hash.update(relevant.to_ne_bytes());
+    hash.finalize().into()
 }
 
 fn read_profile(path: &Path) -> Result<Vec<u8>, SeccompError> {

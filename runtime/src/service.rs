@@ -250,6 +250,7 @@ impl Runtime {
             controllers,
             doorbell: broadcast::channel(DOORBELL_BACKLOG).0,
         });
+        open::compile_default_filter(&core);
         open::adopt(&core).await;
         Ok(Runtime { core })
     }

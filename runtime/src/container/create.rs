@@ -142,6 +142,12 @@ async fn check_filter(core: &Arc<Core>, config: &ContainerConfig) -> Result<()> 
         return Ok(());
     }
     let capabilities = bounding(core, config)?;
+    if core
+        .filters
+        .is_compiled(&config.security.seccomp, capabilities)
+    {
+        return Ok(());
+    }
     let (core, profile) = (core.clone(), config.security.seccomp.clone());
     let compiled =
         tokio::task::spawn_blocking(move || core.filters.get(&profile, capabilities).map(drop));

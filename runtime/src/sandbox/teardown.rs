@@ -38,8 +38,9 @@ pub(crate) async fn remove(core: &Core, id: &SandboxId) -> Result<()> {
     );
     for container in core.registry.containers_of(id) {
         let remove = container::remove::remove(core, &container.id);
-        let removed =
-            remove.instrument(info_span!("container.remove", container = %container.id)).await;
+        let removed = remove
+            .instrument(info_span!("container.remove", container = %container.id))
+            .await;
         failures.note(removed.err().map(|error| error.to_string()));
     }
     failures.result("remove", &sandbox.id)?;
@@ -92,14 +93,20 @@ async fn down(core: &Core, sandbox: &Sandbox) -> Result<()> {
         cgroups: vec![],
     };
     let id = &record.id;
-    let stop = sandbox.controller.stop(&plan).instrument(info_span!("sandbox.stop", sandbox = %id));
+    let stop = sandbox
+        .controller
+        .stop(&plan)
+        .instrument(info_span!("sandbox.stop", sandbox = %id));
     failures.note(stop.await.err().map(|error| chain(&error)));
     sandbox.set_shim(None);
     let cgroups = remove_cgroups(core, &record, &mut failures);
-    cgroups.instrument(info_span!("sandbox.cgroup_remove", sandbox = %id)).await;
+    cgroups
+        .instrument(info_span!("sandbox.cgroup_remove", sandbox = %id))
+        .await;
     if let Some(netns) = &record.netns {
         let down = detach(core, sandbox, &record, netns, &mut failures);
-        down.instrument(info_span!("sandbox.cni_delete", sandbox = %id)).await;
+        down.instrument(info_span!("sandbox.cni_delete", sandbox = %id))
+            .await;
     }
     let removed = sandbox.controller.remove(&plan).await;
     failures.note(removed.err().map(|error| chain(&error)));
@@ -123,7 +130,11 @@ async fn detach(
     netns: &Path,
     failures: &mut Failures,
 ) {
-    let request = NetworkRequest { sandbox: &record.id, config: &record.config, netns };
+    let request = NetworkRequest {
+        sandbox: &record.id,
+        config: &record.config,
+        netns,
+    };
     let cached = record::read(&cni_file(&sandbox.dir)).ok();
     let deleted = core.network.delete(request, cached.as_ref()).await;
     failures.note(deleted.err().map(|error| chain(&error)));
