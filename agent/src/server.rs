@@ -15,9 +15,11 @@ mod cache;
 mod logs;
 mod observe;
 mod portforward;
+mod reload;
 mod review;
 mod route;
 mod session;
+mod settings;
 mod spdy;
 mod streams;
 mod target;
@@ -70,6 +72,8 @@ pub struct ServerConfig {
     pub stream_idle_timeout: Duration,
     /// How long a client may take to open its streams.
     pub stream_creation_timeout: Duration,
+    /// Whether logs, exec and the like are served (enableDebuggingHandlers).
+    pub debugging_handlers: bool,
 }
 
 impl ServerConfig {
@@ -84,6 +88,7 @@ impl ServerConfig {
             authorization: AuthorizationConfig::default(),
             stream_idle_timeout: Duration::from_secs(4 * 3600),
             stream_creation_timeout: Duration::from_secs(30),
+            debugging_handlers: true,
         }
     }
 }
@@ -124,6 +129,12 @@ pub enum ServerError {
         #[source]
         source: io::Error,
     },
+    /// Nobody would be refused anything.
+    #[error(
+        "anonymous callers are let in and may do everything: \
+         turn off authentication.anonymous or set authorization.mode to Webhook"
+    )]
+    OpenToAll,
     /// Certificates.
     #[error("cannot set up the kubelet API's TLS")]
     Tls(#[from] TlsError),
@@ -144,6 +155,11 @@ pub struct Server {
 impl Server {
     /// Reads certificates and binds the addresses, so that what is wrong with them is known at the start.
     pub fn bind(config: ServerConfig, deps: Deps) -> Result<Self, ServerError> {
+        if config.authentication.anonymous
+            && config.authorization == AuthorizationConfig::AlwaysAllow
+        {
+            return Err(ServerError::OpenToAll);
+        }
         let tls = RustlsConfig::from_config(tls::server_config(&config.tls)?);
         let listener = listen(config.address)?;
         let healthz = config.healthz_address.map(listen).transpose()?;
@@ -187,6 +203,11 @@ impl Server {
                 streams.wait().await;
             }
         };
+        let reload = reload::follow(
+            self.app.hub.clone(),
+            self.app.config.tls.clone(),
+            self.tls.clone(),
+        );
         let health = self.app.deps.health.clone();
         // Without no-delay a session's small frames wait 40 ms for each other's acknowledgement.
         let acceptor = RustlsAcceptor::new(self.tls).acceptor(NoDelayAcceptor::new());
@@ -216,9 +237,12 @@ impl Server {
                 .serve(route::health_router(health).into_make_service())
                 .await
         };
+        // Following certificates has no end of its own; it ends with the order to stop.
         let stop = async {
-            stop.await;
-            Ok(())
+            tokio::select! {
+                () = stop => Ok(()),
+                never = reload => match never {},
+            }
         };
         tokio::try_join!(api, plain, stop)
             .map(drop)

@@ -56,10 +56,7 @@ pub(super) fn needs(method: &Method, path: &str) -> Needs {
         Method::DELETE => "delete",
         _ => "",
     };
-    let below = |prefix: &str| {
-        path.strip_prefix(prefix)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
+    let below = |prefix| is_below(path, prefix);
     let any = if below("/pods") || below("/runningpods") {
         vec!["pods", "proxy"]
     } else if below("/healthz") {
@@ -77,9 +74,25 @@ pub(super) fn needs(method: &Method, path: &str) -> Needs {
     } else {
         vec!["proxy"]
     };
-    let streams = ["/exec", "/attach", "/portForward", "/run"];
-    let create = verb != "create" && streams.into_iter().any(below);
+    let create = verb != "create" && STREAMS.into_iter().any(below);
     Needs { verb, any, create }
+}
+
+/// Whether a path is one of those that enableDebuggingHandlers turns off.
+pub(super) fn is_debugging(path: &str) -> bool {
+    let others = ["/containerLogs", "/runningpods"];
+    STREAMS
+        .into_iter()
+        .chain(others)
+        .any(|prefix| is_below(path, prefix))
+}
+
+/// Paths that reach into pods.
+const STREAMS: [&str; 4] = ["/exec", "/attach", "/portForward", "/run"];
+
+fn is_below(path: &str, prefix: &str) -> bool {
+    path.strip_prefix(prefix)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The answer to a request.

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::authn::Authenticator;
-use super::authz::{Authorizer, Decision};
+use super::authz::{self, Authorizer, Decision};
 use super::logs::watch::Hub;
 use super::{Deps, Health, ServerConfig, logs, observe, portforward, session};
 
@@ -149,11 +149,13 @@ async fn guard(State(app): State<App>, request: Request, next: Next) -> Response
     else {
         return (StatusCode::UNAUTHORIZED, "Unauthorized").into_response();
     };
-    match app
-        .authorizer
-        .decide(&who, request.method(), request.uri().path())
-        .await
-    {
+    let path = request.uri().path();
+    match app.authorizer.decide(&who, request.method(), path).await {
+        Decision::Allowed if !app.config.debugging_handlers && authz::is_debugging(path) => (
+            StatusCode::METHOD_NOT_ALLOWED,
+            "Debug endpoints are disabled.\n",
+        )
+            .into_response(),
         Decision::Allowed => next.run(request).await,
         Decision::Forbidden(text) => (StatusCode::FORBIDDEN, text).into_response(),
         Decision::Failed(text) => (StatusCode::INTERNAL_SERVER_ERROR, text).into_response(),

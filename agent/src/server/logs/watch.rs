@@ -1,4 +1,4 @@
-//! Tells followers that something in a log directory has changed. Carries no more than that.
+//! Tells followers that something in a directory of logs (or of certificates) has changed. Carries no more than that.
 //!
 //! One inotify instance for all followers, because a user has only 128 of them by default; one watch for each
 //! directory. A count per directory, and not a bare ring, so that a change between a look and the wait for the
@@ -52,7 +52,7 @@ struct Directory {
 
 /// One follower's view of a directory.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(in super::super) struct Watch {
     changes: watch::Receiver<u64>,
     descriptor: WatchDescriptor,
     shared: Weak<Shared>,
@@ -64,7 +64,7 @@ impl Hub {
     }
 
     /// Begins to watch a directory.
-    pub(super) fn watch(&self, directory: &Path) -> io::Result<Watch> {
+    pub(in super::super) fn watch(&self, directory: &Path) -> io::Result<Watch> {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = match &*running {
             Some(running) => running.shared.clone(),
@@ -189,7 +189,7 @@ async fn read_changes(ready: AsyncFd<OwnedFd>, shared: Arc<Shared>) {
 
 impl Watch {
     /// Returns when something has changed since the last call. Never returns for a directory that is gone.
-    pub(super) async fn changed(&mut self) {
+    pub(in super::super) async fn changed(&mut self) {
         if self.changes.changed().await.is_err() {
             std::future::pending().await
         }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use axum::http::Method;
 use tokio_tungstenite::tungstenite::Error as WsError;
 
+use super::super::{AuthorizationConfig, Server, ServerConfig, TlsConfig};
 use super::client::{Client, Failure};
 use super::fixture::{Ca, FakeReviewer, Fixture};
 
@@ -215,6 +216,66 @@ async fn the_plain_port_has_one_route() {
             "{route}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_new_client_ca_counts_without_a_restart() {
+    let fixture = Fixture::start();
+    let new = Ca::new();
+    let certificate = || Some(new.issue("admin", "system:masters", false));
+    let get = async || {
+        Client::new(fixture.address, certificate(), None)
+            .get("/healthz")
+            .await
+    };
+    assert!(get().await.is_err());
+    let file = fixture.dir.path().join("ca.crt");
+    std::fs::write(&file, "half a certif").unwrap();
+    assert!(get().await.is_err());
+    std::fs::write(fixture.dir.path().join("new"), &new.1).unwrap();
+    std::fs::rename(fixture.dir.path().join("new"), &file).unwrap();
+    let taken_up = async {
+        while get().await.is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(10), taken_up)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn debugging_handlers_can_be_turned_off() {
+    let fixture = Fixture::with(FakeReviewer::default(), |config| {
+        config.debugging_handlers = false
+    });
+    let client = Client::admin(&fixture);
+    for (route, status) in [
+        ("/exec/default/web/app?command=x&output=1", 405),
+        ("/containerLogs/default/web/app", 405),
+        ("/runningpods/", 405),
+        ("/pods", 200),
+        ("/healthz", 200),
+    ] {
+        assert_eq!(client.get(route).await.unwrap().0, status, "{route}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_nobody_does_not_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let tls = TlsConfig {
+        cert_dir: dir.path().to_owned(),
+        ..TlsConfig::default()
+    };
+    let mut config = ServerConfig::new("127.0.0.1:0".parse().unwrap(), "node-1", tls);
+    config.authentication.anonymous = true;
+    config.authorization = AuthorizationConfig::AlwaysAllow;
+    let fixture = Fixture::start();
+    let error = Server::bind(config, fixture.deps())
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("authentication.anonymous"), "{error}");
 }
 
 #[tokio::test]

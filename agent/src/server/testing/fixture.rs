@@ -31,7 +31,7 @@ pub(super) const RUNNING: &str = r#"{"running": {}}"#;
 pub(super) type ClientCertificate = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 /// A certificate authority.
-pub(super) struct Ca(Issuer<'static, KeyPair>, String);
+pub(super) struct Ca(Issuer<'static, KeyPair>, pub(super) String);
 
 impl Ca {
     pub(super) fn new() -> Self {
@@ -136,11 +136,11 @@ pub(super) struct Fixture {
     pub(super) reviewer: Arc<FakeReviewer>,
     pub(super) hub: Arc<Hub>,
     pub(super) logs: PathBuf,
+    pub(super) dir: tempfile::TempDir,
     pub(super) shutdown: CancellationToken,
     pub(super) running: tokio::task::JoinHandle<Result<(), ServerError>>,
     streams: tokio_util::task::TaskTracker,
     pods: Arc<FakePods>,
-    _dir: tempfile::TempDir,
 }
 
 impl Fixture {
@@ -169,13 +169,7 @@ impl Fixture {
         runtime.add("now", "app", ContainerState::Running, &logs.join("0.log"));
         let reviewer = Arc::new(reviewer);
         let pods = Arc::new(FakePods(Mutex::new(status(RUNNING, "{}"))));
-        let deps = Deps {
-            runtime: runtime.clone(),
-            pods: pods.clone(),
-            reviewer: reviewer.clone(),
-            health: Arc::new(|| Ok(())),
-            configz: serde_json::json!({"maxPods": 110}),
-        };
+        let deps = deps(runtime.clone(), pods.clone(), reviewer.clone());
         let server = Server::bind(config, deps).unwrap();
         let shutdown = CancellationToken::new();
         Self {
@@ -190,8 +184,17 @@ impl Fixture {
             running: tokio::spawn(server.run(shutdown.clone())),
             shutdown,
             pods,
-            _dir: dir,
+            dir,
         }
+    }
+
+    /// What the server works with.
+    pub(super) fn deps(&self) -> Deps {
+        deps(
+            self.runtime.clone(),
+            self.pods.clone(),
+            self.reviewer.clone(),
+        )
     }
 
     /// Sets what the status says of the container "app": its state and last state as JSON.
@@ -204,7 +207,18 @@ impl Fixture {
         self.streams.is_empty()
             && self.runtime.live() == 0
             && self.runtime.listeners() == 0
-            && self.hub.watched() == 0
+            // The directory of the client CA.
+            && self.hub.watched() == 1
+    }
+}
+
+fn deps(runtime: Arc<FakeRuntime>, pods: Arc<FakePods>, reviewer: Arc<FakeReviewer>) -> Deps {
+    Deps {
+        runtime,
+        pods,
+        reviewer,
+        health: Arc::new(|| Ok(())),
+        configz: serde_json::json!({"maxPods": 110}),
     }
 }
 

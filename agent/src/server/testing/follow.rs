@@ -250,7 +250,7 @@ async fn a_follower_that_goes_away_leaves_nothing() {
     }
     assert_eq!(
         (fixture.hub.watched(), fixture.runtime.listeners()),
-        (1, 20)
+        (2, 20)
     );
     drop(followers);
     eventually("the followers are gone", || fixture.is_idle()).await;
