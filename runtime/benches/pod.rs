@@ -25,6 +25,7 @@ use rig::Rig;
 
 /// Durations by name, in the order of their first appearance.
 #[derive(Debug, Default, Clone)]
+#[expect(clippy::type_complexity, reason = "used once")]
 struct Figures(Arc<Mutex<(Vec<String>, BTreeMap<String, Vec<Duration>>)>>);
 
 impl Figures {

@@ -11,7 +11,6 @@
 //! ```text
 //! RUN/sandboxes/<id>/                 made before the first side effect of a sandbox, removed after its last
 //!   sandbox.json                      runtime: SandboxRecord; Making before anything is made, then Made, Stopped
-//!   cni.json                          runtime: result of CNI ADD, for DEL
 //!   hostname                          runtime: the containers' /etc/hostname
 //!   shim.sock                         runtime binds it, the shim listens
 //!   shim.pid, shim.log                shim

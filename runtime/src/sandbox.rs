@@ -202,7 +202,3 @@ pub(crate) fn record_file(dir: &Path) -> PathBuf {
 pub(crate) fn hostname_file(dir: &Path) -> PathBuf {
     dir.join("hostname")
 }
-
-pub(crate) fn cni_file(dir: &Path) -> PathBuf {
-    dir.join("cni.json")
-}

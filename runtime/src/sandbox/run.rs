@@ -8,7 +8,7 @@ use tracing::{Instrument, info_span};
 
 use super::network::NetworkRequest;
 use super::{Sandbox, SandboxPlan, SandboxRecord, Stage, events, teardown};
-use super::{cni_file, hostname_file, record_file};
+use super::{hostname_file, record_file};
 use crate::api::{Error, NamespaceMode, PodSandbox, PodSandboxConfig, Result, SandboxId};
 use crate::service::{Core, chain, record};
 
@@ -21,7 +21,14 @@ pub(crate) async fn run(core: &Arc<Core>, config: PodSandboxConfig) -> Result<Po
     check(&config)?;
     core.warm_up();
     let id = SandboxId(record::new_id().map_err(|error| internal("cannot make an id", &error))?);
-    let netns = (config.network != NamespaceMode::Node).then(|| core.network.new_netns());
+    let netns = match config.network {
+        NamespaceMode::Node => None,
+        _ => Some(
+            core.network
+                .new_netns()
+                .map_err(|error| network(&id, &error))?,
+        ),
+    };
     let record = SandboxRecord {
         id: id.clone(),
         config,
@@ -75,14 +82,12 @@ async fn attach(core: &Core, sandbox: &Sandbox, netns: &Path) -> Result<()> {
         config: &record.config,
         netns,
     };
-    let attachment = core
+    let ips = core
         .network
         .add(request)
         .await
         .map_err(|error| network(&record.id, &error))?;
-    record::write(&cni_file(&sandbox.dir), &attachment.result)
-        .map_err(|error| internal("cannot record the CNI result", &error))?;
-    sandbox.with_record(|record| record.ips = attachment.ips);
+    sandbox.with_record(|record| record.ips = ips);
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tracing::{Instrument, info_span};
 
 use super::network::NetworkRequest;
-use super::{Sandbox, SandboxPlan, SandboxRecord, Stage, cni_file, record_file};
+use super::{Sandbox, SandboxPlan, SandboxRecord, Stage, record_file};
 use crate::api::{Error, Result, SandboxId};
 use crate::container;
 use crate::service::{Core, chain, record};
@@ -104,7 +104,7 @@ async fn down(core: &Core, sandbox: &Sandbox) -> Result<()> {
         .instrument(info_span!("sandbox.cgroup_remove", sandbox = %id))
         .await;
     if let Some(netns) = &record.netns {
-        let down = detach(core, sandbox, &record, netns, &mut failures);
+        let down = detach(core, &record, netns, &mut failures);
         down.instrument(info_span!("sandbox.cni_delete", sandbox = %id))
             .await;
     }
@@ -123,20 +123,13 @@ async fn remove_cgroups(core: &Core, record: &SandboxRecord, failures: &mut Fail
     failures.note(removed.err().map(|error| chain(&error)));
 }
 
-async fn detach(
-    core: &Core,
-    sandbox: &Sandbox,
-    record: &SandboxRecord,
-    netns: &Path,
-    failures: &mut Failures,
-) {
+async fn detach(core: &Core, record: &SandboxRecord, netns: &Path, failures: &mut Failures) {
     let request = NetworkRequest {
         sandbox: &record.id,
         config: &record.config,
         netns,
     };
-    let cached = record::read(&cni_file(&sandbox.dir)).ok();
-    let deleted = core.network.delete(request, cached.as_ref()).await;
+    let deleted = core.network.delete(request).await;
     failures.note(deleted.err().map(|error| chain(&error)));
     let unpinned = core.network.unpin(netns).await;
     failures.note(unpinned.err().map(|error| chain(&error)));

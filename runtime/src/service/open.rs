@@ -161,12 +161,13 @@ fn set_aside(core: &Core, dir: &Path, error: &io::Error) {
 
 /// Takes back what belongs to nobody: leases, snapshots, volumes, cgroups of containers.
 async fn collect(core: &Arc<Core>, parents: &HashSet<String>) {
-    let sandboxes: Vec<SandboxId> = core
-        .registry
-        .sandboxes()
+    // By their records, whether adopted or not: a sandbox whose handler is missing keeps its network.
+    let dirs = record::subdirectories(&core.layout.sandboxes()).unwrap_or_default();
+    let names = dirs
         .iter()
-        .map(|sandbox| sandbox.id.clone())
-        .collect();
+        .filter_map(|dir| file_name(dir))
+        .filter(|name| is_id(name));
+    let sandboxes: Vec<SandboxId> = names.map(|name| SandboxId(name.to_owned())).collect();
     if let Err(error) = core.network.collect(&sandboxes).await {
         tracing::warn!(error = chain(&error), "cannot collect network leases");
     }

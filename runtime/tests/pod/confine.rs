@@ -13,7 +13,10 @@ async fn root_default_filter_denies_what_the_policy_denies() {
     let script =
         "unshare -U true 2>&1; mount -t tmpfs x /tmp 2>&1; grep -i '^seccomp:' /proc/self/status";
     let (_, text) = rig.output(&sandbox, rig.script("c", script)).await;
-    assert!(text.contains("unshare(0x10000000): Operation not permitted"), "{text}");
+    assert!(
+        text.contains("unshare(0x10000000): Operation not permitted"),
+        "{text}"
+    );
     assert!(text.contains("mount: permission denied"), "{text}");
     assert!(text.contains("Seccomp:\t2"), "{text}");
 

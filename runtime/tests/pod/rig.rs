@@ -15,7 +15,7 @@ use hanok_runtime::api::{
     PodSandboxConfig, PodUid, Resources, RuntimeService, SandboxId,
 };
 use hanok_runtime::container::rootfs::{RootfsError, RootfsImage, RootfsSource};
-use hanok_runtime::sandbox::network::{Attachment, NetworkError, NetworkRequest, PodNetwork};
+use hanok_runtime::sandbox::network::{NetworkError, NetworkRequest, PodNetwork};
 use hanok_runtime::service::{Runtime, RuntimeConfig};
 use hanok_runtime::spec::ImageFacts;
 use hanok_shim::protocol::Rootfs;
@@ -81,9 +81,9 @@ fn name(netns: &Path) -> &str {
 
 #[async_trait]
 impl PodNetwork for FakeNetwork {
-    fn new_netns(&self) -> PathBuf {
+    fn new_netns(&self) -> Result<PathBuf, NetworkError> {
         let count = self.count.fetch_add(1, Ordering::Relaxed);
-        Path::new("/run/netns").join(format!("{}-{count}", self.prefix))
+        Ok(Path::new("/run/netns").join(format!("{}-{count}", self.prefix)))
     }
 
     async fn pin(&self, netns: &Path) -> Result<(), NetworkError> {
@@ -95,23 +95,15 @@ impl PodNetwork for FakeNetwork {
         Ok(())
     }
 
-    async fn add(&self, request: NetworkRequest<'_>) -> Result<Attachment, NetworkError> {
+    async fn add(&self, request: NetworkRequest<'_>) -> Result<Vec<String>, NetworkError> {
         self.attached.lock().unwrap().push(request.sandbox.clone());
         if *self.fault.lock().unwrap() == Fault::Add {
             return Err(NetworkError("add fails".into()));
         }
-        let result = serde_json::json!({"fake": request.sandbox.as_str()});
-        Ok(Attachment {
-            ips: vec!["192.0.2.7".into()],
-            result,
-        })
+        Ok(vec!["192.0.2.7".into()])
     }
 
-    async fn delete(
-        &self,
-        request: NetworkRequest<'_>,
-        _result: Option<&serde_json::Value>,
-    ) -> Result<(), NetworkError> {
+    async fn delete(&self, request: NetworkRequest<'_>) -> Result<(), NetworkError> {
         self.attached
             .lock()
             .unwrap()
