@@ -27,6 +27,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    hanok_agent::descriptors::make_room();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

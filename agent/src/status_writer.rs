@@ -81,11 +81,6 @@ impl StatusWriter {
         }
     }
 
-    /// The API server has no such pod any more: nothing that is still to be sent has a receiver.
-    pub fn forget(&self, uid: &PodUid) {
-        self.shared.slots().remove(uid);
-    }
-
     /// Changes the pod's slot, and starts a task if there is work and none is at it.
     fn change(&self, pod: &Arc<Pod>, change: impl FnOnce(&mut Slot)) {
         let uid = PodUid(pod.metadata.uid.clone().unwrap_or_default());
@@ -96,6 +91,9 @@ impl StatusWriter {
             change(slot);
             let start = !slot.busy && slot.has_work();
             slot.busy |= start;
+            if slot.is_over() {
+                slots.remove(&uid);
+            }
             start
         };
         if start {
@@ -141,6 +139,11 @@ impl Slot {
         self.terminated && self.pod.metadata.deletion_timestamp.is_some()
     }
 
+    /// Nothing is left to send, and nothing will come but for a new form of the pod.
+    fn is_over(&self) -> bool {
+        self.terminated && !self.busy && !self.has_work()
+    }
+
     fn has_work(&self) -> bool {
         self.next.is_some() || self.deletable()
     }
@@ -175,6 +178,9 @@ impl Shared {
             return Step::Delete(slot.pod.clone());
         }
         slot.busy = false;
+        if slot.is_over() {
+            slots.remove(uid);
+        }
         Step::Rest
     }
 

@@ -268,4 +268,16 @@ mod tests {
         assert!(config.authentication.anonymous.enabled);
         assert_eq!(config.authentication.x509.client_ca_file, "/ca");
     }
+
+    #[test]
+    fn what_is_shown_can_be_read_again() {
+        let config = one("maxPods: 7\nnodeStatusUpdateFrequency: 90s\n")
+            .unwrap()
+            .config;
+        let shown = serde_json::to_string(&config).unwrap();
+        assert!(
+            "{shown}"
+        );
+        assert_eq!(decode(&[("/k".into(), shown)]).unwrap().config, config);
+    }
 }

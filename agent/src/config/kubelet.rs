@@ -1,16 +1,16 @@
 //! KubeletConfiguration (kubelet.config.k8s.io/v1beta1): the fields that hanok acts on, and the names of the others.
 //!
-//! Defaults are the kubelet's, with two exceptions: cgroup v1 is not refused (`failCgroupV1: true` asks for that),
-//! and RuntimeDefault seccomp comes from the runtime anyway.
+//! Defaults are the kubelet's, with three exceptions: cgroup v1 is not refused (`failCgroupV1: true` asks for that),
+//! seccompDefault is on (`false` turns it off), and the cluster's domain is cluster.local.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// What the file says, with the kubelet's defaults for what it does not say.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct KubeletConfiguration {
     /// `kubelet.config.k8s.io/v1beta1`.
@@ -44,13 +44,19 @@ pub struct KubeletConfiguration {
     #[serde(rename = "clusterDNS")]
     pub cluster_dns: Vec<String>,
     /// Idle streams are closed after this time.
-    #[serde(deserialize_with = "positive::<_, 14400>")]
+    #[serde(
+        serialize_with = "go_duration",
+        deserialize_with = "positive::<_, 14400>"
+    )]
     pub streaming_connection_idle_timeout: Duration,
     /// How often the node's status is computed.
-    #[serde(deserialize_with = "positive::<_, 10>")]
+    #[serde(serialize_with = "go_duration", deserialize_with = "positive::<_, 10>")]
     pub node_status_update_frequency: Duration,
     /// How often it is sent when it does not change.
-    #[serde(deserialize_with = "positive::<_, 300>")]
+    #[serde(
+        serialize_with = "go_duration",
+        deserialize_with = "positive::<_, 300>"
+    )]
     pub node_status_report_frequency: Duration,
     /// Life of the node's lease; it is renewed four times as often.
     #[serde(deserialize_with = "lease_seconds")]
@@ -123,7 +129,7 @@ impl Default for KubeletConfiguration {
             authorization: Authorization::default(),
             healthz_port: 10248,
             healthz_bind_address: "127.0.0.1".into(),
-            cluster_domain: String::new(),
+            cluster_domain: "cluster.local".into(),
             cluster_dns: Vec::new(),
             streaming_connection_idle_timeout: Duration::from_secs(4 * 3600),
             node_status_update_frequency: Duration::from_secs(10),
@@ -147,7 +153,7 @@ impl Default for KubeletConfiguration {
             register_with_taints: Vec::new(),
             register_node: true,
             provider_id: String::new(),
-            seccomp_default: false,
+            seccomp_default: true,
             enable_controller_attach_detach: true,
             node_status_max_images: 50,
             enable_debugging_handlers: true,
@@ -156,7 +162,7 @@ impl Default for KubeletConfiguration {
 }
 
 /// Who is let in to the kubelet API.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Authentication {
     /// Client certificates.
@@ -168,7 +174,7 @@ pub struct Authentication {
 }
 
 /// Client certificates.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct X509Authentication {
     /// The CA that signs them (PEM); empty for none accepted.
@@ -177,13 +183,17 @@ pub struct X509Authentication {
 }
 
 /// Bearer tokens.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct WebhookAuthentication {
     /// Whether they are accepted.
     pub enabled: bool,
     /// How long an answer is remembered.
-    #[serde(rename = "cacheTTL", deserialize_with = "positive::<_, 120>")]
+    #[serde(
+        rename = "cacheTTL",
+        serialize_with = "go_duration",
+        deserialize_with = "positive::<_, 120>"
+    )]
     pub cache_ttl: Duration,
 }
 
@@ -197,7 +207,7 @@ impl Default for WebhookAuthentication {
 }
 
 /// Callers without credentials.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AnonymousAuthentication {
     /// Whether they become `system:anonymous` rather than being refused.
@@ -205,7 +215,7 @@ pub struct AnonymousAuthentication {
 }
 
 /// What callers of the kubelet API may do.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Authorization {
     /// `Webhook`, or `AlwaysAllow`.
@@ -224,15 +234,20 @@ impl Default for Authorization {
 }
 
 /// Remembered answers of SubjectAccessReviews.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WebhookAuthorization {
     /// How long a yes is remembered.
-    #[serde(rename = "cacheAuthorizedTTL", deserialize_with = "positive::<_, 300>")]
+    #[serde(
+        rename = "cacheAuthorizedTTL",
+        serialize_with = "go_duration",
+        deserialize_with = "positive::<_, 300>"
+    )]
     pub cache_authorized_ttl: Duration,
     /// How long a no is remembered.
     #[serde(
         rename = "cacheUnauthorizedTTL",
+        serialize_with = "go_duration",
         deserialize_with = "positive::<_, 30>"
     )]
     pub cache_unauthorized_ttl: Duration,
@@ -280,6 +295,11 @@ fn positive<'de, D: Deserializer<'de>, const SECONDS: u64>(d: D) -> Result<Durat
     } else {
         duration
     })
+}
+
+/// The way in which the API spells durations.
+fn go_duration<S: Serializer>(duration: &Duration, s: S) -> Result<S::Ok, S::Error> {
+    kube::core::Duration::from(*duration).serialize(s)
 }
 
 /// A number of which zero means the default.
