@@ -16,3 +16,5 @@ mod life;
 mod rig;
 #[path = "pod/undo.rs"]
 mod undo;
+#[path = "pod/whole.rs"]
+mod whole;

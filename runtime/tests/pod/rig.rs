@@ -136,6 +136,21 @@ pub(crate) struct FakeImages {
     fault: Arc<Mutex<Fault>>,
 }
 
+impl FakeImages {
+    /// With its layer made in `base`.
+    pub(crate) fn new(base: &Path, fault: Arc<Mutex<Fault>>) -> Self {
+        for part in ["layer", "snapshots"] {
+            fs::create_dir(base.join(part)).unwrap();
+        }
+        populate(&base.join("layer"));
+        FakeImages {
+            base: base.to_owned(),
+            facts: Mutex::default(),
+            fault,
+        }
+    }
+}
+
 #[async_trait]
 impl RootfsSource for FakeImages {
     async fn image(&self, id: &str) -> Result<Option<RootfsImage>, RootfsError> {
@@ -196,10 +211,9 @@ impl Rig {
             .prefix(&format!("{name}-"))
             .tempdir()
             .unwrap();
-        for part in ["layer", "snapshots", "logs", "seccomp"] {
+        for part in ["logs", "seccomp"] {
             fs::create_dir(dir.path().join(part)).unwrap();
         }
-        populate(&dir.path().join("layer"));
         let fault = Arc::new(Mutex::new(Fault::None));
         let network = Arc::new(FakeNetwork {
             prefix: name.clone(),
@@ -207,11 +221,7 @@ impl Rig {
             fault: fault.clone(),
             attached: Mutex::default(),
         });
-        let images = Arc::new(FakeImages {
-            base: dir.path().to_owned(),
-            facts: Mutex::default(),
-            fault: fault.clone(),
-        });
+        let images = Arc::new(FakeImages::new(dir.path(), fault.clone()));
         let cgroup_root = name.clone();
         let mut rig = Rig {
             dir,
@@ -490,7 +500,7 @@ pub(crate) fn cgroups_below(root: &str) -> Vec<PathBuf> {
     found
 }
 
-fn remove_cgroup_roots(root: &str) {
+pub(crate) fn remove_cgroup_roots(root: &str) {
     for dir in cgroups_below(root).iter().rev() {
         let _ = fs::remove_dir(dir);
     }

@@ -1,0 +1,174 @@
+//! Pods with the real network, in a network namespace of the test's own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use hanok_cni::{BuiltIn, Config, Options, Source};
+use hanok_runtime::api::{
+    ContainerConfig, ContainerState, NamespaceMode, PodSandbox, PodSandboxConfig, PodUid,
+    RuntimeService,
+};
+use hanok_runtime::sandbox::network::CniNetwork;
+use hanok_runtime::service::{Runtime, RuntimeConfig};
+
+use crate::rig::{FakeImages, Fault, IMAGE, PATIENCE, entries, programs};
+
+const BRIDGE: &str = "hkservice0";
+
+/// Runs a test on threads whose network is a fresh one.
+fn in_own_network<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        assert!(
+            Command::new("ip")
+                .args(["link", "set", "lo", "up"])
+                .status()
+                .unwrap()
+                .success()
+        );
+        tokio::runtime::Runtime::new().unwrap().block_on(test());
+    });
+    thread.join().unwrap();
+}
+
+fn pod(base: &Path, name: &str) -> PodSandboxConfig {
+    PodSandboxConfig {
+        name: name.into(),
+        namespace: "default".into(),
+        uid: PodUid(name.into()),
+        attempt: 0,
+        hostname: name.into(),
+        log_directory: base.join("logs").join(name),
+        runtime_handler: "runc".into(),
+        network: NamespaceMode::Pod,
+        pid: NamespaceMode::Container,
+        ipc: NamespaceMode::Pod,
+        sysctls: [(
+            "net.ipv4.ip_unprivileged_port_start".to_owned(),
+            "0".to_owned(),
+        )]
+        .into(),
+        cgroup_parent: format!("kubepods/pod{name}"),
+        port_mappings: vec![],
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+    }
+}
+
+fn script(script: &str) -> ContainerConfig {
+    ContainerConfig {
+        name: "c".into(),
+        image: IMAGE.into(),
+        command: vec!["/bin/sh".into(), "-c".into(), script.into()],
+        log_path: "c/0.log".into(),
+        ..ContainerConfig::default()
+    }
+}
+
+async fn start(runtime: &Runtime, sandbox: &PodSandbox, text: &str) {
+    let id = runtime
+        .create_container(&sandbox.id, script(text))
+        .await
+        .unwrap();
+    runtime.start_container(&id).await.unwrap();
+}
+
+#[test]
+fn root_pods_reach_each_other_by_address_and_leave_no_lease() {
+    in_own_network(|| async {
+        let name = format!("hanok-service-whole-{}", std::process::id());
+        let dir = tempfile::Builder::new().prefix(&name).tempdir().unwrap();
+        let base = dir.path();
+        let built_in = BuiltIn {
+            name: "pods".into(),
+            bridge: BRIDGE.into(),
+            pod_cidrs: vec!["10.213.7.0/24".parse().unwrap()],
+            mtu: None,
+            masquerade: false,
+            non_masquerade_cidrs: vec![],
+            hairpin: false,
+        };
+        let options = Options {
+            source: Source::Fixed(Config::built_in(&built_in).unwrap()),
+            bin_dirs: vec![],
+            cache_dir: base.join("cni"),
+            ipam_dir: base.join("ipam"),
+            ..Options::default()
+        };
+        let images = Arc::new(FakeImages::new(base, Arc::new(Mutex::new(Fault::None))));
+        let config = RuntimeConfig {
+            run_dir: base.join("run"),
+            root: base.join("root"),
+            shim: programs().join("hanok-shim"),
+            pause: programs().join("hanok-pause"),
+            cgroup_root: name.clone(),
+            seccomp_root: base.join("seccomp"),
+            handlers: BTreeMap::new(),
+        };
+        let network = || Arc::new(CniNetwork::new(base.join("netns"), options.clone()));
+        let runtime = Runtime::open(config.clone(), images.clone(), network())
+            .await
+            .unwrap();
+        runtime.network_ready().await.unwrap();
+        let server = runtime.run_pod_sandbox(pod(base, "server")).await.unwrap();
+        let client = runtime.run_pod_sandbox(pod(base, "client")).await.unwrap();
+        assert!(server.ips[0].starts_with("10.213.7."), "{server:?}");
+        assert_ne!(server.ips, client.ips);
+        start(&runtime, &server, "echo hello | nc -l -p 80").await;
+        let ip = &server.ips[0];
+        start(
+            &runtime,
+            &client,
+            &format!("until nc {ip} 80; do sleep 0.02; done"),
+        )
+        .await;
+        let view = || runtime.pod_view(&client.config.uid);
+        let waiting = async {
+            while view().await.unwrap().containers[0].state != ContainerState::Exited {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.unwrap();
+        let log = fs::read_to_string(base.join("logs/client/c/0.log")).unwrap();
+        assert!(log.trim_end().ends_with("F hello"), "{log}");
+
+        // Another agent; what it does not know of must not lose its lease.
+        drop(runtime);
+        let runtime = Runtime::open(config, images, network()).await.unwrap();
+        assert_eq!(runtime.list_pod_sandboxes().await.unwrap().len(), 2);
+        assert_eq!(leases(base), 2);
+        for sandbox in [&server, &client] {
+            runtime.remove_pod_sandbox(&sandbox.id).await.unwrap();
+            runtime
+                .remove_cgroup(&sandbox.config.cgroup_parent)
+                .await
+                .unwrap();
+        }
+        assert_eq!(leases(base), 0);
+        for left in ["netns", "run/sandboxes", "snapshots"] {
+            assert_eq!(entries(&base.join(left)), [""; 0], "{left}");
+        }
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(base.to_str().unwrap()), "a mount is left");
+        let links = Command::new("ip").args(["-o", "link"]).output().unwrap();
+        let links = String::from_utf8(links.stdout).unwrap();
+        assert!(!links.contains("veth"), "{links}");
+        runtime.remove_cgroup("kubepods").await.unwrap();
+        drop(runtime);
+        crate::rig::remove_cgroup_roots(&name);
+    });
+}
+
+/// Files of leases: those named by an address.
+fn leases(base: &Path) -> usize {
+    let names = entries(&base.join("ipam/pods"));
+    names
+        .iter()
+        .filter(|name| name.parse::<std::net::IpAddr>().is_ok())
+        .count()
+}
