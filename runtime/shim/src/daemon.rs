@@ -158,8 +158,8 @@ fn write_pid(state_dir: &Path) -> Result<()> {
         .doing(|| "write shim.pid")
 }
 
-/// Only panics and fatal errors are written there, once each, so that it cannot grow; it begins anew with
-/// every shim.
+/// A bounded number of failures is written there, and the last words of a panic; it begins anew with every
+/// shim.
 fn open_log(state_dir: &Path) -> Result<fs::File> {
     let path = state_dir.join(LOG);
     let mut options = fs::OpenOptions::new();

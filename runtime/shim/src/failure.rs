@@ -1,5 +1,8 @@
 //! A request that failed: what the caller is told, and how system call errors become that.
 
+use std::io::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use hanok_shim::protocol::{FailureKind, Reply};
 use rustix::io::Errno;
 use thiserror::Error;
@@ -65,6 +68,18 @@ impl<T> Doing<T> for std::io::Result<T> {
     fn doing<S: Into<String>>(self, what: impl FnOnce() -> S) -> Result<T> {
         self.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
             .doing(what)
+    }
+}
+
+/// Most complaints that the shim's log takes; it must not grow without end.
+const MAX_COMPLAINTS: u32 = 100;
+
+/// Writes a failure that nobody waits for to the shim's log.
+pub(crate) fn complain(failure: &Failure) {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    if COUNT.fetch_add(1, Ordering::Relaxed) < MAX_COMPLAINTS {
+        // There is nowhere else to go with it.
+        let _ = writeln!(std::io::stderr(), "{failure}");
     }
 }
 

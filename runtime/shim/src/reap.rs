@@ -5,7 +5,7 @@ use rustix::process::{WaitOptions, WaitStatus, wait};
 
 use crate::container::Phase;
 use crate::exit_record;
-use crate::failure::Failure;
+use crate::failure::{Doing, Failure, complain};
 use crate::log::now_ns;
 use crate::poller::Stream;
 use crate::shim::Shim;
@@ -115,8 +115,12 @@ impl Shim {
             oom_killed: container.cgroups.oom_kills() > container.oom_kills_before,
             finished_at_ns,
         };
-        // Without a record the event and the state still tell; there is nobody else to tell of a full disk.
-        let _ = exit_record::write(&container.state_dir, &exit);
+        // Without a record the event and the state still tell.
+        if let Err(failure) = exit_record::write(&container.state_dir, &exit)
+            .doing(|| format!("record the end of {}", container.id))
+        {
+            complain(&failure);
+        }
         container.phase = Phase::Exited(exit.clone());
         container.io = crate::container::Io::default();
         self.detach_all(key);

@@ -20,6 +20,9 @@ use crate::relay::Relay;
 use crate::shutdown::Shutdown;
 use crate::start_sandbox::Sandbox;
 
+/// Most clients at once; more can only be a fault of the caller, and descriptors are needed elsewhere.
+const MAX_CONNECTIONS: usize = 256;
+
 /// Everything that a shim holds.
 #[derive(Debug)]
 pub(crate) struct Shim {
@@ -118,7 +121,7 @@ impl Shim {
         let Ok(socket) = accept_with(&self.listener, flags) else {
             return;
         };
-        if !is_own_user(&socket) {
+        if self.connections.len() >= MAX_CONNECTIONS || !is_own_user(&socket) {
             return;
         }
         let key = self.new_key();
@@ -152,6 +155,7 @@ impl Shim {
         } else {
             self.drop_connection(key)
         }
+        self.join_sandbox();
     }
 
     /// Works on the requests that are there, until one has to wait. False when the connection is broken.

@@ -2,8 +2,7 @@
 //!
 //! In the child, in this order: network namespace joined by descriptor, host name, sysctls (through the
 //! verified procfs, now in the new namespaces), oom_score_adj, `/dev/null` as stdio, every privilege given
-//! up, exec from a sealed mount. The shim meanwhile writes the child into its v1 cgroups. Nothing of this
-//! depends on bytes of a container, so that the shim waits for it.
+//! up, exec from a sealed mount. Nothing of this depends on bytes of a container, so that the shim waits for it.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -19,9 +18,9 @@ use rustix::thread::{
     set_thread_res_gid, set_thread_res_uid,
 };
 
-use crate::cgroup::Cgroups;
+use crate::cgroup::{Cgroups, Entry};
 use crate::channel::{Line, Received, Report};
-use crate::failure::{Doing, Failure, Result, describe};
+use crate::failure::{Doing, Failure, Result, complain, describe};
 use crate::host::{Host, sealed_program};
 use crate::shim::{Outcome, Shim};
 
@@ -38,6 +37,11 @@ pub(crate) struct Sandbox {
     pidfd: OwnedFd,
     /// The namespaces that pause has not from the node, as [`ns`] bits.
     namespaces: u64,
+    /// The v1 cgroups that it is not in yet.
+    unjoined: Option<Entry>,
+    /// Closing the last descriptor of a detached mount waits for an RCU grace period too; this one is
+    /// closed with the shim.
+    _program: OwnedFd,
 }
 
 impl Sandbox {
@@ -84,10 +88,7 @@ impl Shim {
             exec::exit_now(1);
         };
         drop(child_line);
-        let joined = cgroup
-            .join(pid)
-            .and_then(|()| line.permit().doing(|| "wake pause"));
-        if let Err(failure) = joined.and_then(|()| wait_for_exec(&line)) {
+        if let Err(failure) = wait_for_exec(&line) {
             // Reaped by the loop; the caller needs only that it runs no more.
             let _ = process::pidfd_kill(&pidfd, libc::SIGKILL);
             return Err(failure);
@@ -96,8 +97,26 @@ impl Shim {
             pid,
             pidfd,
             namespaces: plan.own,
+            unjoined: Some(cgroup),
+            _program: program,
         });
         Ok(Outcome::Done(Reply::Started { pid }))
+    }
+
+    /// Puts pause into its v1 cgroups, after the caller has its answer: the write waits for an RCU grace
+    /// period of about 15 ms, in which the caller prepares the first container. When it fails, the sandbox
+    /// ends.
+    pub(crate) fn join_sandbox(&mut self) {
+        let Some(sandbox) = &mut self.sandbox else {
+            return;
+        };
+        let Some(cgroup) = sandbox.unjoined.take() else {
+            return;
+        };
+        if let Err(failure) = cgroup.join(sandbox.pid) {
+            let _ = process::pidfd_kill(&sandbox.pidfd, libc::SIGKILL);
+            complain(&failure);
+        }
     }
 }
 
@@ -200,7 +219,6 @@ fn prepare_pause(host: &Host, spec: &SandboxSpec, plan: &Plan, line: &Line) -> R
     }
     // Best effort: below the shim's own value it takes CAP_SYS_RESOURCE.
     let _ = host.write_proc("self/oom_score_adj", &spec.oom_score_adj.to_string());
-    line.wait_for_permit().doing(|| "join the cgroups")?;
     let null = host.null.as_fd();
     rustix::stdio::dup2_stdin(null).doing(|| "set stdin")?;
     rustix::stdio::dup2_stdout(null).doing(|| "set stdout")?;
