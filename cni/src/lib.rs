@@ -8,6 +8,8 @@
 //! All work happens relative to the network namespace of the calling thread's runtime: threads that
 //! this crate starts inherit it, so that a node inside a namespace of its own works unchanged.
 
+#![forbid(unsafe_code)]
+
 mod attachment;
 mod cache;
 mod config;

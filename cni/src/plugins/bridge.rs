@@ -264,10 +264,10 @@ fn describe(
     result
 }
 
-/// Name of the host's end: the same for every call about this container.
+/// Name of the host's end: the same for every call about this container's interface, on whatever network.
 fn host_name(call: &Call) -> String {
     let attachment = &call.attachment;
-    let key = format!("{} {} {}", call.network, attachment.id, attachment.ifname);
+    let key = format!("{} {}", attachment.id, attachment.ifname);
     format!("veth{:011x}", hash(&key) >> 20)
 }
 

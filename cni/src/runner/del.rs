@@ -55,8 +55,10 @@ impl Inner {
                 };
                 self.del_chain(&entry, errors).await;
             }
-            // No network: nothing can be attached to it.
-            Err(RunnerError::Config(ConfigError::None { .. })) => {}
+            // No network of now, but there may have been one: our own pair is known by its name.
+            Err(RunnerError::Config(ConfigError::None { .. })) => {
+                errors.extend(self.del_pair(attachment).await.err());
+            }
             Err(e) => errors.push(e),
         }
         for dir in self.lease_dirs() {

@@ -89,6 +89,20 @@ impl Inner {
         Ok(())
     }
 
+    /// DEL of the built-in bridge without any configuration: it deletes the pair and frees no lease.
+    pub(super) async fn del_pair(&self, attachment: &Attachment) -> Result<(), RunnerError> {
+        let call = Call {
+            attachment: attachment.clone(),
+            network: String::new(),
+            config: Map::new(),
+            previous: None,
+            ipam_dir: self.options.ipam_dir.clone(),
+            ipam_result: None,
+        };
+        let done = plugins::run(BuiltInPlugin::Bridge, Verb::Del, call).await;
+        done.map(|_| ()).map_err(in_process("bridge", "DEL"))
+    }
+
     fn call(&self, chain: Chain<'_>, plugin: &PluginConfig, previous: Option<AddResult>) -> Call {
         Call {
             attachment: chain.attachment.clone(),
