@@ -291,7 +291,7 @@ fn page_size(bytes: u64) -> Option<String> {
     let units = [(1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")];
     let (unit, name) = units
         .into_iter()
-        .find(|(unit, _)| bytes >= *unit && bytes % unit == 0)?;
+        .find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit))?;
     Some(format!("{}{name}", bytes / unit))
 }
 

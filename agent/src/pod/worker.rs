@@ -12,6 +12,8 @@
 mod operations;
 mod running;
 mod stopping;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -234,10 +236,10 @@ impl Worker {
 
     /// Takes the newest form of the pod.
     fn take_desired(&mut self) {
-        if !self.inbox.has_changed().unwrap_or(false) {
+        let Desired { pod, exists } = self.inbox.borrow_and_update().clone();
+        if Arc::ptr_eq(&pod, &self.pod) && exists == self.exists {
             return;
         }
-        let Desired { pod, exists } = self.inbox.borrow_and_update().clone();
         if pod.metadata.generation != self.pod.metadata.generation || pod.spec != self.pod.spec {
             // What failed for the old form may work for the new one.
             self.deps.objects.register(&pod);
