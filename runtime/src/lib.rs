@@ -31,3 +31,6 @@ pub mod seccomp;
 pub mod service;
 pub mod shim_client;
 pub mod spec;
+pub mod content;
+pub mod snapshot;
+pub mod unpack;

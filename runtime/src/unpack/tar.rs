@@ -1,0 +1,471 @@
+//! A tar reader for layers: ustar, PAX and GNU long names, one pass, bounded memory.
+//!
+//! Layers come from strangers. There is one parser, a PAX size goes before the header's, and what two
+//! readers could take differently (a clash of sizes, a link that carries data, sparse files) is an error.
+//! It only reads; where an entry may go is decided by [`super::extract`].
+
+use std::io::{self, BufRead};
+
+use base64::Engine as _;
+
+/// Size of a tar block.
+const BLOCK: usize = 512;
+/// Longest PAX header or long name; real ones are below a few KiB, xattrs included.
+const MAX_EXTENSION: u64 = 1 << 20;
+/// Most extension headers before one entry: a PAX header, a long name and a long link.
+const MAX_EXTENSIONS: u32 = 3;
+/// Longest path of an entry or of a link's target: PATH_MAX without its terminator.
+const MAX_PATH: usize = 4095;
+
+/// What is wrong with a tar stream.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The stream cannot be read (or decompressed).
+    #[error("failed to read the layer")]
+    Read(#[source] io::Error),
+    /// The stream ends in the middle of an entry.
+    #[error("the layer is truncated")]
+    Truncated,
+    /// A header that makes no sense.
+    #[error("malformed tar header at offset {offset}: {what}")]
+    Header {
+        /// Where, in the uncompressed stream.
+        offset: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+/// What an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file, with data.
+    File,
+    /// Another name of an earlier file.
+    HardLink,
+    /// A symbolic link.
+    Symlink,
+    /// A character device.
+    Char,
+    /// A block device.
+    Block,
+    /// A directory.
+    Dir,
+    /// A named pipe.
+    Fifo,
+}
+
+/// One entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Path as written.
+    pub path: Vec<u8>,
+    /// Target of a link, as written.
+    pub link: Vec<u8>,
+    /// What it is.
+    pub kind: Kind,
+    /// Bytes of data that follow; 0 for all but files.
+    pub size: u64,
+    /// Permission bits, setuid, setgid and sticky among them.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Modification time, seconds since the epoch.
+    pub mtime: i64,
+    /// Nanoseconds to add to `mtime`.
+    pub mtime_nanos: u32,
+    /// Device number: major, minor.
+    pub device: (u32, u32),
+    /// Extended attributes: name, value.
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Reads entries one after the other.
+#[derive(Debug)]
+pub struct Reader<R> {
+    inner: R,
+    offset: u64,
+    /// Data of the current entry that has not been read.
+    left: u64,
+    /// Padding after it.
+    padding: u64,
+    ended: bool,
+}
+
+/// What extension headers say about the entry that follows.
+#[derive(Debug, Default)]
+struct Extension {
+    path: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+    size: Option<u64>,
+    uid: Option<u32>,
+    gid: Option<u32>,
+    mtime: Option<(i64, u32)>,
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl<R: BufRead> Reader<R> {
+    /// Reads tar from `inner`, which is uncompressed.
+    pub fn new(inner: R) -> Self {
+        Self { inner, offset: 0, left: 0, padding: 0, ended: false }
+    }
+
+    /// The underlying reader, for its counters.
+    pub fn get_ref(&self) -> &R {
+        &self.inner
+    }
+
+    /// Gives the underlying reader back.
+    pub fn into_inner(self) -> R {
+        self.inner
+    }
+
+    /// The next entry; none at the end of the archive. Unread data of the last one is skipped.
+    pub fn next_entry(&mut self) -> Result<Option<Entry>, Error> {
+        self.skip(self.left + self.padding)?;
+        (self.left, self.padding) = (0, 0);
+        let mut extension = Extension::default();
+        let mut extensions = 0;
+        loop {
+            let Some(block) = self.header_block()? else {
+                if extensions > 0 {
+                    return Err(Error::Truncated);
+                }
+                return Ok(None);
+            };
+            let header = Header(&block);
+            match header.kind_byte() {
+                b'x' => {
+                    let bytes = self.extension(&header)?;
+                    self.pax(&bytes, &mut extension)?;
+                }
+                // A global header speaks of the whole archive; nothing in it concerns the files.
+                b'g' => drop(self.extension(&header)?),
+                b'L' => extension.path = Some(until_nul(&self.extension(&header)?)),
+                b'K' => extension.link = Some(until_nul(&self.extension(&header)?)),
+                _ => return self.entry(&header, extension).map(Some),
+            }
+            extensions += u32::from(header.kind_byte() != b'g');
+            if extensions > MAX_EXTENSIONS {
+                return Err(self.bad("too many extension headers for one entry"));
+            }
+        }
+    }
+
+    /// Unread data of the current entry, as much of it as is buffered; empty at its end.
+    pub fn data(&mut self) -> Result<&[u8], Error> {
+        if self.left == 0 {
+            return Ok(&[]);
+        }
+        let buffer = self.inner.fill_buf().map_err(Error::Read)?;
+        if buffer.is_empty() {
+            return Err(Error::Truncated);
+        }
+        let n = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        Ok(&buffer[..n])
+    }
+
+    /// Marks `n` bytes of [`Reader::data`] as read.
+    pub fn consume(&mut self, n: usize) {
+        self.inner.consume(n);
+        self.left -= n as u64;
+        self.offset += n as u64;
+    }
+
+    /// Reads what follows the end of the archive, so that the whole stream is hashed.
+    pub fn drain(&mut self) -> Result<(), Error> {
+        loop {
+            let n = self.inner.fill_buf().map_err(Error::Read)?.len();
+            if n == 0 {
+                return Ok(());
+            }
+            self.inner.consume(n);
+        }
+    }
+
+    fn bad(&self, what: &'static str) -> Error {
+        Error::Header { offset: self.offset.saturating_sub(BLOCK as u64), what }
+    }
+
+    fn skip(&mut self, mut count: u64) -> Result<(), Error> {
+        while count > 0 {
+            let buffered = self.inner.fill_buf().map_err(Error::Read)?.len();
+            if buffered == 0 {
+                return Err(Error::Truncated);
+            }
+            let n = usize::try_from(count).unwrap_or(usize::MAX).min(buffered);
+            self.inner.consume(n);
+            self.offset += n as u64;
+            count -= n as u64;
+        }
+        Ok(())
+    }
+
+    /// One block; none when the stream ends before it.
+    fn block(&mut self) -> Result<Option<[u8; BLOCK]>, Error> {
+        let mut block = [0; BLOCK];
+        let mut filled = 0;
+        while filled < BLOCK {
+            let buffer = self.inner.fill_buf().map_err(Error::Read)?;
+            if buffer.is_empty() {
+                return if filled == 0 { Ok(None) } else { Err(Error::Truncated) };
+            }
+            let n = buffer.len().min(BLOCK - filled);
+            block[filled..filled + n].copy_from_slice(&buffer[..n]);
+            self.inner.consume(n);
+            filled += n;
+        }
+        self.offset += BLOCK as u64;
+        Ok(Some(block))
+    }
+
+    /// The next header with a good checksum; none at the end (two zero blocks, or the end of the stream).
+    fn header_block(&mut self) -> Result<Option<[u8; BLOCK]>, Error> {
+        if self.ended {
+            return Ok(None);
+        }
+        let Some(block) = self.block()? else {
+            self.ended = true;
+            return Ok(None);
+        };
+        if block.iter().all(|byte| *byte == 0) {
+            self.ended = true;
+            return match self.block()? {
+                Some(second) if second.iter().any(|byte| *byte != 0) => {
+                    Err(self.bad("data after a lone zero block"))
+                }
+                _ => Ok(None),
+            };
+        }
+        if !Header(&block).checksum_fits() {
+            return Err(self.bad("bad checksum"));
+        }
+        Ok(Some(block))
+    }
+
+    /// The content of an extension header.
+    fn extension(&mut self, header: &Header<'_>) -> Result<Vec<u8>, Error> {
+        let size = header.number(124, 12).ok_or_else(|| self.bad("bad size"))?;
+        if size > MAX_EXTENSION {
+            return Err(self.bad("extension header larger than 1 MiB"));
+        }
+        (self.left, self.padding) = (size, padding(size));
+        let mut bytes = Vec::new();
+        while self.left > 0 {
+            let data = self.data()?;
+            bytes.extend_from_slice(data);
+            let n = data.len();
+            self.consume(n);
+        }
+        self.skip(self.padding)?;
+        self.padding = 0;
+        Ok(bytes)
+    }
+
+    fn pax(&self, mut bytes: &[u8], extension: &mut Extension) -> Result<(), Error> {
+        while !bytes.is_empty() {
+            let (key, value, rest) = pax_record(bytes).ok_or_else(|| self.bad("bad PAX record"))?;
+            bytes = rest;
+            extension
+                .apply(key, value)
+                .map_err(|what| self.bad(what))?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, header: &Header<'_>, extension: Extension) -> Result<Entry, Error> {
+        let path = extension.path.unwrap_or_else(|| header.path());
+        let kind = match header.kind_byte() {
+            b'0' | 0 | b'7' if path.ends_with(b"/") => Kind::Dir,
+            b'0' | 0 | b'7' => Kind::File,
+            b'1' => Kind::HardLink,
+            b'2' => Kind::Symlink,
+            b'3' => Kind::Char,
+            b'4' => Kind::Block,
+            b'5' => Kind::Dir,
+            b'6' => Kind::Fifo,
+            b'S' => return Err(self.bad("sparse files are not supported")),
+            _ => return Err(self.bad("unknown type of entry")),
+        };
+        let written = header.number(124, 12).ok_or_else(|| self.bad("bad size"))?;
+        let size = extension.size.unwrap_or(written);
+        if size != written && written != 0 {
+            return Err(self.bad("two different sizes"));
+        }
+        if kind != Kind::File && size != 0 {
+            return Err(self.bad("an entry that is not a file has data"));
+        }
+        let link = extension.link.unwrap_or_else(|| until_nul(&header.0[157..257]));
+        if path.is_empty() || path.len() > MAX_PATH || path.contains(&0) {
+            return Err(self.bad("empty, overlong or unprintable path"));
+        }
+        if link.len() > MAX_PATH || link.contains(&0) {
+            return Err(self.bad("overlong or unprintable link target"));
+        }
+        if matches!(kind, Kind::HardLink | Kind::Symlink) && link.is_empty() {
+            return Err(self.bad("link without a target"));
+        }
+        let entry = Entry {
+            path,
+            link,
+            kind,
+            size,
+            mode: self.field(header, 100, 8)? & 0o7777,
+            uid: extension.uid.map_or_else(|| self.field(header, 108, 8), Ok)?,
+            gid: extension.gid.map_or_else(|| self.field(header, 116, 8), Ok)?,
+            mtime: extension.mtime.map_or_else(|| header.mtime(), |(seconds, _)| seconds),
+            mtime_nanos: extension.mtime.map_or(0, |(_, nanos)| nanos),
+            device: match kind {
+                Kind::Char | Kind::Block => {
+                    (self.field(header, 329, 8)?, self.field(header, 337, 8)?)
+                }
+                _ => (0, 0),
+            },
+            xattrs: extension.xattrs,
+        };
+        (self.left, self.padding) = (size, padding(size));
+        Ok(entry)
+    }
+
+    fn field(&self, header: &Header<'_>, at: usize, len: usize) -> Result<u32, Error> {
+        header
+            .number(at, len)
+            .and_then(|n| u32::try_from(n).ok())
+            .ok_or_else(|| self.bad("bad number"))
+    }
+}
+
+impl Extension {
+    fn apply(&mut self, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
+        let number = || std::str::from_utf8(value).ok()?.parse::<u64>().ok();
+        let id = || number().and_then(|n| u32::try_from(n).ok());
+        match key {
+            b"path" => self.path = Some(value.to_vec()),
+            b"linkpath" => self.link = Some(value.to_vec()),
+            b"size" => self.size = Some(number().ok_or("bad PAX size")?),
+            b"uid" => self.uid = Some(id().ok_or("bad PAX uid")?),
+            b"gid" => self.gid = Some(id().ok_or("bad PAX gid")?),
+            b"mtime" => self.mtime = Some(pax_time(value).ok_or("bad PAX mtime")?),
+            _ if key.starts_with(b"GNU.sparse.") => return Err("sparse files are not supported"),
+            _ => {
+                if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
+                    self.xattrs.push((name.to_vec(), value.to_vec()));
+                } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
+                    let value = base64::engine::general_purpose::STANDARD_NO_PAD
+                        .decode(value)
+                        .map_err(|_| "bad LIBARCHIVE.xattr")?;
+                    self.xattrs.push((name.to_vec(), value));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A header block.
+struct Header<'a>(&'a [u8; BLOCK]);
+
+impl Header<'_> {
+    fn kind_byte(&self) -> u8 {
+        self.0[156]
+    }
+
+    /// Both sums that tar programs have written over the years: of unsigned and of signed bytes.
+    fn checksum_fits(&self) -> bool {
+        let Some(written) = self.number(148, 8) else {
+            return false;
+        };
+        let bytes = self.0.iter().enumerate().map(|(at, byte)| match at {
+            148..156 => b' ',
+            _ => *byte,
+        });
+        let unsigned: u64 = bytes.clone().map(u64::from).sum();
+        let signed: i64 = bytes.map(|byte| i64::from(byte.cast_signed())).sum();
+        unsigned == written || i64::try_from(written) == Ok(signed)
+    }
+
+    /// A number in octal, or in base 256 when the first bit is set. None when it is neither or negative.
+    fn number(&self, at: usize, len: usize) -> Option<u64> {
+        let field = &self.0[at..at + len];
+        if field[0] & 0x80 != 0 {
+            if field[0] != 0x80 {
+                return None;
+            }
+            return field[1..]
+                .iter()
+                .try_fold(0_u64, |sum, byte| sum.checked_mul(256)?.checked_add(u64::from(*byte)));
+        }
+        let text = until_nul(field);
+        let text = std::str::from_utf8(&text).ok()?.trim_matches(' ');
+        match text {
+            "" => Some(0),
+            _ if text.bytes().all(|digit| (b'0'..=b'7').contains(&digit)) => {
+                u64::from_str_radix(text, 8).ok()
+            }
+            _ => None,
+        }
+    }
+
+    /// A time that cannot be read is the epoch: nothing hangs on it.
+    fn mtime(&self) -> i64 {
+        self.number(136, 12)
+            .and_then(|seconds| i64::try_from(seconds).ok())
+            .unwrap_or(0)
+    }
+
+    fn path(&self) -> Vec<u8> {
+        let name = until_nul(&self.0[..100]);
+        // GNU's own format has other things where POSIX has the prefix.
+        if &self.0[257..263] != b"ustar\0" || self.0[345] == 0 {
+            return name;
+        }
+        let mut path = until_nul(&self.0[345..500]);
+        path.push(b'/');
+        path.extend_from_slice(&name);
+        path
+    }
+}
+
+fn padding(size: u64) -> u64 {
+    size.wrapping_neg() % BLOCK as u64
+}
+
+fn until_nul(bytes: &[u8]) -> Vec<u8> {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    bytes[..end].to_vec()
+}
+
+/// Splits "LENGTH KEY=VALUE\n" off; the value may hold any byte.
+fn pax_record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let space = bytes.iter().take(8).position(|byte| *byte == b' ')?;
+    let digits = &bytes[..space];
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let length: usize = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    let record = bytes.get(space + 1..length)?.strip_suffix(b"\n")?;
+    let equals = record.iter().position(|byte| *byte == b'=')?;
+    Some((&record[..equals], &record[equals + 1..], &bytes[length..]))
+}
+
+/// "SECONDS[.FRACTION]", perhaps negative.
+fn pax_time(value: &[u8]) -> Option<(i64, u32)> {
+    let text = std::str::from_utf8(value).ok()?;
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let seconds: i64 = whole.parse().ok()?;
+    if !fraction.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let digits = fraction.get(..9).unwrap_or(fraction);
+    let nanos: u32 = format!("{digits:0<9}").parse().ok()?;
+    if text.starts_with('-') && nanos > 0 {
+        return Some((seconds.checked_sub(1)?, 1_000_000_000 - nanos));
+    }
+    Some((seconds, nanos))
+}
+
+#[cfg(test)]
+#[path = "tar_tests.rs"]
+mod tests;
