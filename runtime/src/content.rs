@@ -253,7 +253,6 @@ impl Ingest {
             digest: self.hasher.finish(),
             store: self.store,
             temp: self.temp,
-            file: self.file,
             size: self.size,
         }
     }
@@ -274,7 +273,6 @@ pub struct Sealed {
     digest: Digest,
     store: ContentStore,
     temp: Temp,
-    file: File,
     size: u64,
 }
 
@@ -300,8 +298,9 @@ impl Sealed {
     /// Gives it its name in the store.
     pub fn commit(self) -> Result<(), Error> {
         let path = self.store.path(&self.digest);
-        self.file
-            .sync_data()
+        // Not kept open meanwhile: an archive may have thousands of files.
+        File::open(&self.temp.0)
+            .and_then(|file| file.sync_data())
             .map_err(Error::io("sync", &self.temp.0))?;
         fs::rename(&self.temp.0, &path).map_err(Error::io("rename to", &path))?;
         sync_dir(&self.store.root.join("blobs/sha256"))

@@ -32,5 +32,7 @@ pub mod service;
 pub mod shim_client;
 pub mod spec;
 pub mod content;
+pub mod image;
+pub mod registry;
 pub mod snapshot;
 pub mod unpack;

@@ -1,0 +1,92 @@
+//! Removes what no image and no container needs any more.
+//!
+//! Whoever adds something holds the store's lock, shared; the collector takes it alone or comes back when
+//! the last of them is done. The lock is a file lock: other processes count.
+
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Core, Error};
+use crate::content::{self, Digest};
+use crate::snapshot::{Key, chain_ids};
+
+/// Holds the store's lock until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Lock(#[expect(dead_code, reason = "closing it unlocks")] File);
+
+fn lock_file(root: &Path) -> Result<File, content::Error> {
+    let path = root.join("images/lock");
+    OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(content::Error::io("open", &path))
+}
+
+impl Lock {
+    /// For adding; waits while somebody collects.
+    pub(crate) fn shared(root: &Path) -> Result<Self, content::Error> {
+        let file = lock_file(root)?;
+        file.lock_shared()
+            .map_err(content::Error::io("lock", &root.join("images/lock")))?;
+        Ok(Self(file))
+    }
+
+    /// For collecting; none when somebody adds.
+    pub(crate) fn alone(root: &Path) -> Result<Option<Self>, content::Error> {
+        let file = lock_file(root)?;
+        Ok(file.try_lock().is_ok().then_some(Self(file)))
+    }
+}
+
+/// Collects now if nobody adds; else whoever adds will when done, see [`if_pending`].
+pub(crate) async fn collect(core: &Arc<Core>) -> Result<(), Error> {
+    core.gc_pending.store(true, Ordering::SeqCst);
+    if_pending(core).await
+}
+
+/// Collects if somebody wanted to and could not.
+pub(crate) async fn if_pending(core: &Arc<Core>) -> Result<(), Error> {
+    if !core.gc_pending.load(Ordering::SeqCst) {
+        return Ok(());
+    }
+    let core = Arc::clone(core);
+    tokio::task::spawn_blocking(move || {
+        let Some(_lock) = Lock::alone(&core.root)? else {
+            return Ok(());
+        };
+        core.gc_pending.store(false, Ordering::SeqCst);
+        sweep(&core)
+    })
+    .await?
+}
+
+fn sweep(core: &Core) -> Result<(), Error> {
+    let records = core.store.records()?;
+    let mut blobs = HashSet::new();
+    let mut layers = HashSet::new();
+    for record in &records {
+        blobs.insert(record.id);
+        blobs.extend(&record.documents);
+        blobs.extend(record.layers.iter().map(|layer| layer.blob));
+        let diffs: Vec<Digest> = record.layers.iter().map(|layer| layer.diff_id).collect();
+        layers.extend(chain_ids(&diffs));
+    }
+    let holdings = core.snapshotter.list()?;
+    for (_, used) in &holdings.containers {
+        layers.extend(used);
+    }
+    for layer in holdings.layers.iter().filter(|layer| !layers.contains(layer)) {
+        core.snapshotter.remove(Key::Layer(layer))?;
+    }
+    for blob in core.content.list()?.iter().filter(|blob| !blobs.contains(blob)) {
+        core.content.remove(blob)?;
+    }
+    Ok(())
+}

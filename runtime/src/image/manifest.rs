@@ -1,0 +1,356 @@
+//! The documents of an image: index, manifest, config. Untrusted bytes in, checked values out.
+//!
+//! Digests are parsed here once; sizes, numbers and depths have limits; a document that could be read as
+//! two kinds is refused. Nothing here fetches or stores.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::content::{Digest, InvalidDigest};
+use crate::spec::ImageFacts;
+
+/// Largest index, manifest or config, bytes (what registries accept, and containerd).
+pub const MAX_DOCUMENT: u64 = 4 << 20;
+/// Most layers: what overlayfs stacks.
+pub const MAX_LAYERS: usize = 500;
+/// Most descriptors in one index.
+const MAX_DESCRIPTORS: usize = 1000;
+/// Longest label, name and value together; longer ones are dropped, as containerd does.
+const MAX_LABEL: usize = 4096;
+
+/// OCI's index.
+pub const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
+/// OCI's manifest.
+pub const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+/// Docker's index.
+pub const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+/// Docker's manifest.
+pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
+
+/// What is wrong with a document.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not the JSON it should be.
+    #[error("malformed {what}")]
+    Json {
+        /// Which document.
+        what: &'static str,
+        /// Where and why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A bad digest inside.
+    #[error("malformed descriptor")]
+    Digest(#[from] InvalidDigest),
+    /// A kind that is not supported; the oldest kind of manifest among them.
+    #[error(
+        "media type {0:?} is not supported; build the image again as {OCI_MANIFEST:?} or {DOCKER_MANIFEST:?}"
+    )]
+    MediaType(String),
+    /// The document says that it is something else than it was announced as.
+    #[error("document says it is {inside:?} but came as {outside:?}")]
+    Ambiguous {
+        /// By its own word.
+        inside: String,
+        /// By descriptor or header.
+        outside: String,
+    },
+    /// It has both "manifests" and "layers".
+    #[error("document is an index and a manifest at once")]
+    TwoKinds,
+    /// Too much of something.
+    #[error("image has more than {limit} {what}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+    /// The config does not fit the manifest.
+    #[error("image config lists {diff_ids} layers and the manifest {layers}")]
+    Layers {
+        /// Diff ids in the config.
+        diff_ids: usize,
+        /// Layers in the manifest.
+        layers: usize,
+    },
+}
+
+/// Points at a blob.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Media type as written.
+    pub media_type: String,
+    /// Digest.
+    pub digest: Digest,
+    /// Size in bytes.
+    pub size: u64,
+    /// Platform, in an index.
+    pub platform: Option<Platform>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// What an image runs on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Platform {
+    /// GOARCH.
+    #[serde(default)]
+    pub architecture: String,
+    /// GOOS.
+    #[serde(default)]
+    pub os: String,
+    /// CPU variant: v7, v8.
+    #[serde(default)]
+    pub variant: String,
+}
+
+/// A parsed document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Document {
+    /// A choice of manifests.
+    Index(Vec<Descriptor>),
+    /// One image.
+    Manifest(Manifest),
+}
+
+/// One image: its config and its layers, bottom first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manifest {
+    /// The config.
+    pub config: Descriptor,
+    /// The layers, bottom first.
+    pub layers: Vec<Descriptor>,
+}
+
+/// An image's config.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImageConfig {
+    /// Command, environment, user and the like.
+    pub facts: ImageFacts,
+    /// LABEL. For people and tools; it must never steer the runtime.
+    pub labels: BTreeMap<String, String>,
+    /// EXPOSE.
+    pub exposed_ports: Vec<String>,
+    /// What it was built for.
+    pub platform: Platform,
+    /// Digests of the uncompressed layers, bottom first.
+    pub diff_ids: Vec<Digest>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawDescriptor {
+    #[serde(default)]
+    media_type: String,
+    digest: String,
+    size: u64,
+    platform: Option<Platform>,
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawDocument {
+    schema_version: Option<u32>,
+    media_type: Option<String>,
+    manifests: Option<Vec<RawDescriptor>>,
+    config: Option<RawDescriptor>,
+    layers: Option<Vec<RawDescriptor>>,
+}
+
+#[derive(Deserialize)]
+struct RawConfig {
+    #[serde(flatten)]
+    platform: Platform,
+    #[serde(default)]
+    config: Option<RawProcess>,
+    rootfs: RawRootfs,
+}
+
+#[derive(Deserialize)]
+struct RawRootfs {
+    #[serde(default)]
+    diff_ids: Option<Vec<Digest>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct RawProcess {
+    entrypoint: Option<Vec<String>>,
+    cmd: Option<Vec<String>>,
+    env: Option<Vec<String>>,
+    working_dir: Option<String>,
+    user: Option<String>,
+    labels: Option<BTreeMap<String, String>>,
+    stop_signal: Option<String>,
+    volumes: Option<BTreeMap<String, serde::de::IgnoredAny>>,
+    exposed_ports: Option<BTreeMap<String, serde::de::IgnoredAny>>,
+}
+
+impl TryFrom<RawDescriptor> for Descriptor {
+    type Error = Error;
+
+    fn try_from(raw: RawDescriptor) -> Result<Self, Error> {
+        Ok(Self {
+            digest: raw.digest.parse()?,
+            media_type: raw.media_type,
+            size: raw.size,
+            platform: raw.platform,
+            annotations: raw.annotations.unwrap_or_default(),
+        })
+    }
+}
+
+fn descriptors(raw: Vec<RawDescriptor>) -> Result<Vec<Descriptor>, Error> {
+    raw.into_iter().map(Descriptor::try_from).collect()
+}
+
+/// Parses an index or a manifest that was announced as `media_type` (empty when nobody said).
+pub fn parse(bytes: &[u8], media_type: &str) -> Result<Document, Error> {
+    let announced = media_type.split(';').next().unwrap_or_default().trim();
+    if announced.contains("manifest.v1+") {
+        return Err(Error::MediaType(announced.to_owned()));
+    }
+    let raw: RawDocument = serde_json::from_slice(bytes)
+        .map_err(|source| Error::Json { what: "manifest", source })?;
+    if raw.manifests.is_some() && (raw.layers.is_some() || raw.config.is_some()) {
+        return Err(Error::TwoKinds);
+    }
+    let inside = raw.media_type.unwrap_or_default();
+    let known = |kind: &str| [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST].contains(&kind);
+    if known(announced) && !inside.is_empty() && inside != announced {
+        return Err(Error::Ambiguous { inside, outside: announced.to_owned() });
+    }
+    let kind = if known(announced) { announced } else { &inside };
+    if raw.schema_version == Some(1) || (!kind.is_empty() && !known(kind)) {
+        let named = if kind.is_empty() { "schemaVersion 1" } else { kind };
+        return Err(Error::MediaType(named.to_owned()));
+    }
+    let is_index = kind == OCI_INDEX || kind == DOCKER_LIST;
+    let is_manifest = kind == OCI_MANIFEST || kind == DOCKER_MANIFEST;
+    match (raw.manifests, raw.config, raw.layers) {
+        (Some(list), _, _) if !is_manifest => {
+            if list.len() > MAX_DESCRIPTORS {
+                return Err(Error::TooMany { what: "manifests", limit: MAX_DESCRIPTORS });
+            }
+            Ok(Document::Index(descriptors(list)?))
+        }
+        (None, Some(config), layers) if !is_index => {
+            let layers = layers.unwrap_or_default();
+            if layers.len() > MAX_LAYERS {
+                return Err(Error::TooMany { what: "layers", limit: MAX_LAYERS });
+            }
+            let (config, layers) = (config.try_into()?, descriptors(layers)?);
+            check_layers(&layers)?;
+            Ok(Document::Manifest(Manifest { config, layers }))
+        }
+        _ => Err(Error::MediaType(kind.to_owned())),
+    }
+}
+
+/// Refuses artifacts that are no filesystem. What a layer's compression is, its bytes tell.
+fn check_layers(layers: &[Descriptor]) -> Result<(), Error> {
+    let is_tar = |kind: &str| {
+        (kind.starts_with("application/vnd.oci.image.layer.") && kind.contains(".tar"))
+            || kind.starts_with("application/vnd.docker.image.rootfs.")
+    };
+    match layers.iter().find(|layer| !is_tar(&layer.media_type)) {
+        Some(layer) => Err(Error::MediaType(layer.media_type.clone())),
+        None => Ok(()),
+    }
+}
+
+/// Parses a config.
+pub fn parse_config(bytes: &[u8]) -> Result<ImageConfig, Error> {
+    let raw: RawConfig = serde_json::from_slice(bytes)
+        .map_err(|source| Error::Json { what: "image config", source })?;
+    let process = raw.config.unwrap_or_default();
+    let diff_ids = raw.rootfs.diff_ids.unwrap_or_default();
+    if diff_ids.len() > MAX_LAYERS {
+        return Err(Error::TooMany { what: "layers", limit: MAX_LAYERS });
+    }
+    let mut labels = process.labels.unwrap_or_default();
+    labels.retain(|name, value| name.len() + value.len() <= MAX_LABEL);
+    Ok(ImageConfig {
+        facts: ImageFacts {
+            entrypoint: process.entrypoint.unwrap_or_default(),
+            cmd: process.cmd.unwrap_or_default(),
+            env: process.env.unwrap_or_default(),
+            working_dir: process.working_dir.unwrap_or_default(),
+            user: process.user.unwrap_or_default(),
+            volumes: process.volumes.unwrap_or_default().into_keys().collect(),
+            stop_signal: process.stop_signal.unwrap_or_default(),
+        },
+        labels,
+        exposed_ports: process.exposed_ports.unwrap_or_default().into_keys().collect(),
+        platform: raw.platform,
+        diff_ids,
+    })
+}
+
+/// Checks that config and manifest speak of the same layers.
+pub fn check_config(config: &ImageConfig, layers: usize) -> Result<(), Error> {
+    match config.diff_ids.len() == layers {
+        true => Ok(()),
+        false => Err(Error::Layers { diff_ids: config.diff_ids.len(), layers }),
+    }
+}
+
+impl Platform {
+    /// This machine's.
+    pub fn host() -> Self {
+        let (architecture, variant) = match std::env::consts::ARCH {
+            "x86_64" => ("amd64", ""),
+            "x86" => ("386", ""),
+            "aarch64" => ("arm64", "v8"),
+            "arm" => ("arm", "v7"),
+            "powerpc64" => ("ppc64le", ""),
+            other => (other, ""),
+        };
+        Self {
+            architecture: architecture.to_owned(),
+            os: "linux".to_owned(),
+            variant: variant.to_owned(),
+        }
+    }
+
+    /// How well an image for `other` runs here; higher is better, none is not at all.
+    fn rank(&self, other: &Platform) -> Option<u32> {
+        if other.os != self.os || other.architecture != self.architecture {
+            return None;
+        }
+        let number = |variant: &str| variant.strip_prefix('v').and_then(|n| n.parse::<u32>().ok());
+        match (number(&self.variant), number(&other.variant)) {
+            (_, None) => Some(0),
+            (Some(ours), Some(theirs)) if theirs <= ours => Some(theirs),
+            (None, Some(1)) => Some(1),
+            _ => None,
+        }
+    }
+}
+
+/// Chooses from an index: the best for the platform, else one that names no platform at all.
+/// Attestations and other attachments name `unknown` and are no choice.
+pub fn choose<'a>(index: &'a [Descriptor], host: &Platform) -> Option<&'a Descriptor> {
+    let usable = |entry: &&Descriptor| {
+        !entry.annotations.contains_key("vnd.docker.reference.type")
+            && [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST]
+                .contains(&entry.media_type.as_str())
+    };
+    let ranked = |entry: &'a Descriptor| Some((host.rank(entry.platform.as_ref()?)?, entry));
+    let mut best: Option<(u32, &Descriptor)> = None;
+    for (rank, entry) in index.iter().filter(usable).filter_map(ranked) {
+        if best.is_none_or(|(so_far, _)| rank > so_far) {
+            best = Some((rank, entry));
+        }
+    }
+    best.map(|(_, entry)| entry)
+        .or_else(|| index.iter().filter(usable).find(|entry| entry.platform.is_none()))
+}
+
+#[cfg(test)]
+#[path = "manifest_tests.rs"]
+mod tests;

@@ -1,0 +1,184 @@
+//! Which images there are, and by what names.
+//!
+//! ```text
+//! images/by-id/HEX.json    a Record; HEX is the image id, the digest of the config
+//! images/refs/HEX.json     a Name; HEX is the digest of the reference's normal form
+//! images/broken/…          files that could not be read, set aside at open
+//! ```
+//! Files are written durably, one at a time: record first, names after. A name whose record is missing
+//! names nothing. Other processes may write too, so nothing is cached. Everything here blocks.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde::de::DeserializeOwned;
+
+use super::reference::Reference;
+use crate::content::{self, Digest};
+
+/// One image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Digest of the config.
+    pub id: Digest,
+    /// Manifest, and the indexes that led to it.
+    pub documents: Vec<Digest>,
+    /// The layers' blobs, bottom first.
+    pub layers: Vec<Layer>,
+    /// Compressed layers, config and manifest, bytes.
+    pub size: u64,
+    /// Not to be collected.
+    #[serde(default)]
+    pub pinned: bool,
+    /// The image's USER.
+    pub user: String,
+    /// The image's STOPSIGNAL.
+    pub stop_signal: String,
+}
+
+/// A layer of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layer {
+    /// The compressed blob.
+    pub blob: Digest,
+    /// Its size.
+    pub size: u64,
+    /// Digest of its uncompressed bytes.
+    pub diff_id: Digest,
+}
+
+/// A name of an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Name {
+    /// The reference in its normal form.
+    pub reference: String,
+    /// The image it names.
+    pub image: Digest,
+}
+
+/// The store of records and names.
+#[derive(Debug, Clone)]
+pub struct Store {
+    root: PathBuf,
+}
+
+impl Store {
+    /// Opens the store, making its directories. Returns the files that were set aside.
+    pub fn open(root: &Path) -> Result<(Self, Vec<PathBuf>), content::Error> {
+        for dir in ["by-id", "refs", "broken"] {
+            content::make_private_dir(&root.join(dir))?;
+        }
+        let store = Self { root: root.to_owned() };
+        let mut broken = store.set_aside("by-id", |path| {
+            let record: Option<Record> = read(path);
+            record.is_some_and(|record| path == store.record_path(&record.id))
+        })?;
+        broken.extend(store.set_aside("refs", |path| {
+            let name: Option<Name> = read(path);
+            name.is_some_and(|name| path == store.name_path(&name.reference))
+        })?);
+        Ok((store, broken))
+    }
+
+    /// Moves what is not `good` out of the way. Temporary files may be another process's and stay.
+    fn set_aside(
+        &self,
+        dir: &str,
+        good: impl Fn(&Path) -> bool,
+    ) -> Result<Vec<PathBuf>, content::Error> {
+        let mut broken = Vec::new();
+        for path in self.files(dir)? {
+            let name = path.file_name().unwrap_or_default();
+            if name.to_string_lossy().starts_with(".tmp-") || good(&path) {
+                continue;
+            }
+            let aside = self.root.join("broken").join(name);
+            fs::rename(&path, &aside).map_err(content::Error::io("set aside", &path))?;
+            broken.push(aside);
+        }
+        Ok(broken)
+    }
+
+    fn files(&self, dir: &str) -> Result<Vec<PathBuf>, content::Error> {
+        let dir = self.root.join(dir);
+        let list = fs::read_dir(&dir).map_err(content::Error::io("list", &dir))?;
+        Ok(list.flatten().map(|entry| entry.path()).collect())
+    }
+
+    fn record_path(&self, id: &Digest) -> PathBuf {
+        self.root.join("by-id").join(format!("{}.json", id.hex()))
+    }
+
+    fn name_path(&self, reference: &str) -> PathBuf {
+        let file = format!("{}.json", Digest::of(reference.as_bytes()).hex());
+        self.root.join("refs").join(file)
+    }
+
+    /// An image by its id.
+    pub fn record(&self, id: &Digest) -> Option<Record> {
+        read(&self.record_path(id))
+    }
+
+    /// An image by a name of it.
+    pub fn resolve(&self, reference: &Reference) -> Option<Record> {
+        let name: Name = read(&self.name_path(&reference.to_string()))?;
+        self.record(&name.image)
+    }
+
+    /// Every image.
+    pub fn records(&self) -> Result<Vec<Record>, content::Error> {
+        Ok(self.files("by-id")?.iter().filter_map(|path| read(path)).collect())
+    }
+
+    /// Every name, in order.
+    pub fn names(&self) -> Result<Vec<Name>, content::Error> {
+        let mut names: Vec<Name> =
+            self.files("refs")?.iter().filter_map(|path| read(path)).collect();
+        names.sort_by(|a, b| a.reference.cmp(&b.reference));
+        Ok(names)
+    }
+
+    /// Stores an image and gives it names; a name that another image had moves.
+    pub fn add(&self, record: &Record, names: &[Reference]) -> Result<(), content::Error> {
+        if self.record(&record.id).as_ref() != Some(record) {
+            write(&self.record_path(&record.id), record)?;
+        }
+        for reference in names {
+            let name = Name { reference: reference.to_string(), image: record.id };
+            let path = self.name_path(&name.reference);
+            if read::<Name>(&path).as_ref() != Some(&name) {
+                write(&path, &name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a name.
+    pub fn remove_name(&self, reference: &str) -> Result<(), content::Error> {
+        remove(&self.name_path(reference))
+    }
+
+    /// Removes an image's record; its names are to be removed before.
+    pub fn remove_record(&self, id: &Digest) -> Result<(), content::Error> {
+        remove(&self.record_path(id))
+    }
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+fn write(path: &Path, value: &impl Serialize) -> Result<(), content::Error> {
+    let bytes = serde_json::to_vec(value).map_err(|e| content::Error::io("write", path)(e.into()))?;
+    content::write_durably(path, &bytes)
+}
+
+fn remove(path: &Path) -> Result<(), content::Error> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(content::Error::io("remove", path)(e))
+        }
+        _ => Ok(()),
+    }
+}
