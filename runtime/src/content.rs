@@ -28,7 +28,9 @@ pub enum Error {
     #[error("blob {0} is not in the content store")]
     Missing(Digest),
     /// The bytes are not what the name says. The blob has been set aside.
-    #[error("blob {digest} is corrupt in the content store (its bytes hash to {actual}); it was set aside")]
+    #[error(
+        "blob {digest} is corrupt in the content store (its bytes hash to {actual}); it was set aside"
+    )]
     Corrupt {
         /// What it was to be.
         digest: Digest,
@@ -89,7 +91,10 @@ impl ContentStore {
     /// Deletes what interrupted writers left. Only for a caller that knows that nobody writes.
     pub fn sweep(&self) -> Result<(), Error> {
         let dir = self.root.join("ingest");
-        for entry in fs::read_dir(&dir).map_err(Error::io("list", &dir))?.flatten() {
+        for entry in fs::read_dir(&dir)
+            .map_err(Error::io("list", &dir))?
+            .flatten()
+        {
             let path = entry.path();
             fs::remove_file(&path).map_err(Error::io("remove", &path))?;
         }
@@ -111,7 +116,11 @@ impl ContentStore {
         let path = self.path(digest);
         File::open(&path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => Error::Missing(*digest),
-            _ => Error::Io { verb: "open", path, source },
+            _ => Error::Io {
+                verb: "open",
+                path,
+                source,
+            },
         })
     }
 
@@ -123,7 +132,10 @@ impl ContentStore {
             .read_to_end(&mut bytes)
             .map_err(Error::io("read", &self.path(digest)))?;
         if bytes.len() as u64 > limit {
-            return Err(Error::TooLarge { digest: *digest, limit });
+            return Err(Error::TooLarge {
+                digest: *digest,
+                limit,
+            });
         }
         self.check(digest, Digest::of(&bytes))?;
         Ok(bytes)
@@ -151,15 +163,25 @@ impl ContentStore {
         if *digest == actual {
             return Ok(());
         }
-        let (from, to) = (self.path(digest), self.root.join("corrupt").join(digest.hex()));
+        let (from, to) = (
+            self.path(digest),
+            self.root.join("corrupt").join(digest.hex()),
+        );
         fs::rename(&from, &to).map_err(Error::io("set aside", &from))?;
-        Err(Error::Corrupt { digest: *digest, actual })
+        Err(Error::Corrupt {
+            digest: *digest,
+            actual,
+        })
     }
 
     /// Begins a new blob.
     pub fn ingest(&self) -> Result<Ingest, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
         let path = self.root.join("ingest").join(name);
         let file = OpenOptions::new()
             .read(true)
@@ -261,7 +283,10 @@ impl Ingest {
     pub fn finish(self, expected: &Digest) -> Result<(), Error> {
         let sealed = self.seal();
         if sealed.digest != *expected {
-            return Err(Error::Mismatch { expected: *expected, actual: sealed.digest });
+            return Err(Error::Mismatch {
+                expected: *expected,
+                actual: sealed.digest,
+            });
         }
         sealed.commit()
     }
@@ -290,7 +315,10 @@ impl Sealed {
     /// Reads at most `limit` bytes of it from the start; more is an error.
     pub fn read(&self, limit: u64) -> Result<Vec<u8>, Error> {
         if self.size > limit {
-            return Err(Error::TooLarge { digest: self.digest, limit });
+            return Err(Error::TooLarge {
+                digest: self.digest,
+                limit,
+            });
         }
         fs::read(&self.temp.0).map_err(Error::io("read", &self.temp.0))
     }
@@ -362,7 +390,10 @@ mod tests {
         let mut ingest = store.ingest().unwrap();
         ingest.write(b"one").unwrap();
         let expected = Digest::of(b"two");
-        assert!(matches!(ingest.finish(&expected), Err(Error::Mismatch { .. })));
+        assert!(matches!(
+            ingest.finish(&expected),
+            Err(Error::Mismatch { .. })
+        ));
         assert_eq!(store.size(&expected), None);
         assert_eq!(files_in(&dir.path().join("content/ingest")), 0);
 
@@ -387,7 +418,10 @@ mod tests {
     fn a_document_over_its_limit_is_refused() {
         let (_dir, store) = store();
         let digest = store.put(b"12345").unwrap();
-        assert!(matches!(store.read(&digest, 4), Err(Error::TooLarge { .. })));
+        assert!(matches!(
+            store.read(&digest, 4),
+            Err(Error::TooLarge { .. })
+        ));
     }
 
     #[test]

@@ -199,7 +199,9 @@ impl Images {
             permits: Semaphore::new(PARALLEL_LAYERS),
             gc_pending: AtomicBool::new(false),
         };
-        Ok(Self { core: Arc::new(core) })
+        Ok(Self {
+            core: Arc::new(core),
+        })
     }
 
     /// Runs a blocking query of the store.
@@ -251,7 +253,10 @@ impl Images {
         drop(spawn_blocking(move || {
             if let Err(error) = snapshotter.sync() {
                 let error = text_of(&error);
-                tracing::warn!(error, "cannot sync unpacked layers; they are unpacked again after a reboot");
+                tracing::warn!(
+                    error,
+                    "cannot sync unpacked layers; they are unpacked again after a reboot"
+                );
             }
         }));
     }
@@ -271,19 +276,22 @@ impl Images {
     /// The root filesystem of a container that has one.
     pub async fn rootfs(&self, container: &str) -> Result<Rootfs, Error> {
         let container = container.to_owned();
-        self.query(move |core| Ok(core.snapshotter.mounts(&container)?)).await
+        self.query(move |core| Ok(core.snapshotter.mounts(&container)?))
+            .await
     }
 
     /// What a container has written.
     pub async fn rootfs_usage(&self, container: &str) -> Result<Usage, Error> {
         let container = container.to_owned();
-        self.query(move |core| Ok(core.snapshotter.usage(Key::Container(&container))?)).await
+        self.query(move |core| Ok(core.snapshotter.usage(Key::Container(&container))?))
+            .await
     }
 
     /// Removes a container's root filesystem. Absent is success.
     pub async fn remove_rootfs(&self, container: &str) -> Result<(), Error> {
         let container = container.to_owned();
-        self.query(move |core| Ok(core.snapshotter.remove(Key::Container(&container))?)).await
+        self.query(move |core| Ok(core.snapshotter.remove(Key::Container(&container))?))
+            .await
     }
 
     /// Removes blobs and layers that nothing refers to (any more).
@@ -309,10 +317,11 @@ fn is_whole(core: &Core, record: &Record) -> bool {
     let diffs: Vec<Digest> = record.layers.iter().map(|layer| layer.diff_id).collect();
     let chain = chain_ids(&diffs);
     let has = |chain: &ChainId| core.snapshotter.usage(Key::Layer(chain)).is_ok();
-    let layers = chain.last().is_none_or(has)
-        || record.layers.iter().zip(&chain).all(|(layer, chain)| {
-            has(chain) || core.content.size(&layer.blob) == Some(layer.size)
-        });
+    let layers =
+        chain.last().is_none_or(has)
+            || record.layers.iter().zip(&chain).all(|(layer, chain)| {
+                has(chain) || core.content.size(&layer.blob) == Some(layer.size)
+            });
     layers && core.content.size(&record.id).is_some()
 }
 
@@ -405,18 +414,23 @@ fn remove(core: &Core, text: &str) -> Result<(), Error> {
         own.retain(|name| *name != removed);
         core.store.remove_name(&removed)?;
         // A digest alone keeps nothing alive once the last tag of its repository has been removed.
-        let tagged = own.iter().any(|name| name.starts_with(&format!("{repository}:")));
+        let tagged = own
+            .iter()
+            .any(|name| name.starts_with(&format!("{repository}:")));
         if !tagged && reference.tag().is_some() {
-            let (gone, kept): (Vec<&str>, Vec<&str>) =
-                own.iter().partition(|name| name.starts_with(&format!("{repository}@")));
-            gone.iter().try_for_each(|name| core.store.remove_name(name))?;
+            let (gone, kept): (Vec<&str>, Vec<&str>) = own
+                .iter()
+                .partition(|name| name.starts_with(&format!("{repository}@")));
+            gone.iter()
+                .try_for_each(|name| core.store.remove_name(name))?;
             own = kept;
         }
         if !own.is_empty() {
             return Ok(());
         }
     }
-    own.iter().try_for_each(|name| core.store.remove_name(name))?;
+    own.iter()
+        .try_for_each(|name| core.store.remove_name(name))?;
     Ok(core.store.remove_record(&record.id)?)
 }
 
@@ -432,7 +446,10 @@ impl RootfsSource for Images {
             let config = manifest::parse_config(&bytes)?;
             let image = describe(&record, &core.store.names()?);
             let reference = image.repo_digests.into_iter().next().unwrap_or(image.id);
-            Ok(Some(RootfsImage { reference, facts: config.facts }))
+            Ok(Some(RootfsImage {
+                reference,
+                facts: config.facts,
+            }))
         });
         found.await.map_err(|error| RootfsError(text_of(&error)))
     }
@@ -450,7 +467,11 @@ impl RootfsSource for Images {
     async fn keys(&self) -> Result<Vec<String>, RootfsError> {
         let keys = self.query(|core| {
             let holdings = core.snapshotter.list()?;
-            Ok(holdings.containers.into_iter().map(|(name, _)| name).collect())
+            Ok(holdings
+                .containers
+                .into_iter()
+                .map(|(name, _)| name)
+                .collect())
         });
         keys.await.map_err(|error| RootfsError(text_of(&error)))
     }

@@ -19,20 +19,21 @@
 //!     config.json                     runtime: OCI runtime specification; there once the container is created
 //!     exit.json                       shim: how it ended (protocol::Exit), before anybody is told
 //! RUN/broken/<id>/                    sandboxes whose record cannot be read, set aside by the runtime
+//! ROOT/content, ROOT/images, ROOT/snapshots   durable: see [`content`], [`image::store`], [`snapshot::overlay`]
 //! ROOT/volumes/<container>/<n>/       runtime: the n-th VOLUME of the image; removed with the container
 //! ```
 
 pub mod api;
 pub mod cgroup;
 pub mod container;
+pub mod content;
+pub mod image;
 pub mod inspect;
+pub mod registry;
 pub mod sandbox;
 pub mod seccomp;
 pub mod service;
 pub mod shim_client;
-pub mod spec;
-pub mod content;
-pub mod image;
-pub mod registry;
 pub mod snapshot;
+pub mod spec;
 pub mod unpack;

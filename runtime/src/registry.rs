@@ -195,7 +195,10 @@ impl Client {
     /// A client with these settings.
     pub fn new(config: RegistryConfig) -> Self {
         let transport = Transport::new(config.response_timeout, config.stall_timeout);
-        Self { config: Arc::new(config), transport: Arc::new(transport) }
+        Self {
+            config: Arc::new(config),
+            transport: Arc::new(transport),
+        }
     }
 
     /// Asks each endpoint in turn, with each of the credentials in turn and then without, what the
@@ -252,12 +255,19 @@ impl Session {
         let bytes = self.transport.body(&mut response, limit).await?;
         let digest = Digest::of(&bytes);
         let announced = text_header(&response, "docker-content-digest").parse().ok();
-        for want in [self.reference.digest().copied(), announced].into_iter().flatten() {
+        for want in [self.reference.digest().copied(), announced]
+            .into_iter()
+            .flatten()
+        {
             if want != digest {
                 return Err(Error::Digest { want, got: digest });
             }
         }
-        Ok(Resolved { digest, media_type, bytes: Some(bytes) })
+        Ok(Resolved {
+            digest,
+            media_type,
+            bytes: Some(bytes),
+        })
     }
 
     /// Asks for the digest only, which is enough when the document is known.
@@ -270,9 +280,11 @@ impl Session {
         let announced = text_header(&response, "docker-content-digest").parse().ok();
         let digest: Option<Digest> = self.reference.digest().copied().or(announced);
         let media_type = text_header(&response, "content-type");
-        Ok(digest
-            .filter(known)
-            .map(|digest| Resolved { digest, media_type, bytes: None }))
+        Ok(digest.filter(known).map(|digest| Resolved {
+            digest,
+            media_type,
+            bytes: None,
+        }))
     }
 
     /// Fetches a manifest or index by digest.
@@ -296,14 +308,24 @@ impl Session {
             };
             match attempt.await {
                 Ok(bytes) if Digest::of(&bytes) == *digest => return Ok(bytes),
-                Ok(bytes) => return Err(Error::Digest { want: *digest, got: Digest::of(&bytes) }),
+                Ok(bytes) => {
+                    return Err(Error::Digest {
+                        want: *digest,
+                        got: Digest::of(&bytes),
+                    });
+                }
                 Err(e) => retry.pause(e).await?,
             }
         }
     }
 
     fn url(&self, kind: &str, identifier: &str) -> String {
-        let Endpoint { origin, path, mirror, .. } = &self.endpoint;
+        let Endpoint {
+            origin,
+            path,
+            mirror,
+            ..
+        } = &self.endpoint;
         let repository = self.reference.repository();
         let whose = match mirror {
             true => format!("?{}", auth::form(&[("ns", self.reference.registry())])),
@@ -352,9 +374,10 @@ impl Session {
         match status {
             _ if status.is_success() => Ok(response),
             StatusCode::NOT_FOUND => Err(Error::NotFound(what())),
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                Err(Error::Denied { what: what(), status: status.as_u16() })
-            }
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(Error::Denied {
+                what: what(),
+                status: status.as_u16(),
+            }),
             _ => Err(Error::Status {
                 method: method.to_string(),
                 url: url.to_owned(),
@@ -383,8 +406,13 @@ impl Session {
             .collect();
         let repository = self.reference.repository();
         let credentials = self.credentials.as_ref();
-        let answer =
-            auth::answer(&self.transport, &self.endpoint, &challenges, credentials, repository);
+        let answer = auth::answer(
+            &self.transport,
+            &self.endpoint,
+            &challenges,
+            credentials,
+            repository,
+        );
         *current = answer.await?;
         Ok(current.clone())
     }
@@ -392,7 +420,10 @@ impl Session {
 
 fn text_header(response: &Response<Incoming>, name: &str) -> String {
     let value = response.headers().get(name);
-    value.and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
+    value
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
+        .to_owned()
 }
 
 #[cfg(test)]

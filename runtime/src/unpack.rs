@@ -78,12 +78,20 @@ pub enum Error {
 impl Error {
     pub(crate) fn tree(verb: &'static str, path: &[u8], errno: Errno) -> Self {
         let path = String::from_utf8_lossy(path).into_owned();
-        Self::Tree { verb, path, source: errno.into() }
+        Self::Tree {
+            verb,
+            path,
+            source: errno.into(),
+        }
     }
 
     pub(crate) fn os(source: &io::Error) -> Self {
         let source = io::Error::new(source.kind(), source.to_string());
-        Self::Tree { verb: "use", path: ".".to_owned(), source }
+        Self::Tree {
+            verb: "use",
+            path: ".".to_owned(),
+            source,
+        }
     }
 
     pub(crate) fn unsafe_path(path: &[u8], why: &'static str) -> Self {
@@ -106,7 +114,11 @@ pub struct Limits {
 impl Default for Limits {
     /// A million entries and 128 GiB, more than any image in use has; 256 MiB of the disk stay free.
     fn default() -> Self {
-        Self { entries: 1_000_000, bytes: 128 << 30, keep_free: 256 << 20 }
+        Self {
+            entries: 1_000_000,
+            bytes: 128 << 30,
+            keep_free: 256 << 20,
+        }
     }
 }
 
@@ -189,7 +201,10 @@ pub fn settle(unpacked: &Unpacked, below: &[PathBuf]) -> Result<Settled, Error> 
             rustix::fs::fchmod(&dir, Mode::from_raw_mode(0o755)).map_err(fail)?;
         }
     }
-    let explicit = unpacked.times.iter().map(|(path, times)| (path, times.clone()));
+    let explicit = unpacked
+        .times
+        .iter()
+        .map(|(path, times)| (path, times.clone()));
     for (path, times) in explicit.chain(inherited) {
         if let Some(dir) = own_dir(unpacked.root.as_fd(), path) {
             rustix::fs::futimens(&dir, &times).map_err(fail)?;

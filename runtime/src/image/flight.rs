@@ -24,7 +24,9 @@ impl<K, T: Clone> fmt::Debug for Flights<K, T> {
 
 impl<K: Eq + Hash, T: Clone> Default for Flights<K, T> {
     fn default() -> Self {
-        Self { running: Mutex::default() }
+        Self {
+            running: Mutex::default(),
+        }
     }
 }
 

@@ -82,10 +82,19 @@ fn sweep(core: &Core) -> Result<(), Error> {
     for (_, used) in &holdings.containers {
         layers.extend(used);
     }
-    for layer in holdings.layers.iter().filter(|layer| !layers.contains(layer)) {
+    for layer in holdings
+        .layers
+        .iter()
+        .filter(|layer| !layers.contains(layer))
+    {
         core.snapshotter.remove(Key::Layer(layer))?;
     }
-    for blob in core.content.list()?.iter().filter(|blob| !blobs.contains(blob)) {
+    for blob in core
+        .content
+        .list()?
+        .iter()
+        .filter(|blob| !blobs.contains(blob))
+    {
         core.content.remove(blob)?;
     }
     Ok(())

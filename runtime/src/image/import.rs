@@ -91,10 +91,17 @@ struct Saved {
 impl Images {
     /// Imports the images at `path`. With a `name` the (one) image gets that name, else those that the
     /// archive has for it. Returns the images.
-    pub async fn import(&self, path: &Path, name: Option<&str>) -> Result<Vec<Image>, super::Error> {
+    pub async fn import(
+        &self,
+        path: &Path,
+        name: Option<&str>,
+    ) -> Result<Vec<Image>, super::Error> {
         let span = tracing::info_span!("image.import", path = %path.display());
         let name = name
-            .map(|name| name.parse().map_err(|e| Error::Reference(name.to_owned(), e)))
+            .map(|name| {
+                name.parse()
+                    .map_err(|e| Error::Reference(name.to_owned(), e))
+            })
             .transpose()?;
         let lock = self.core.lock().await?;
         let (core, path) = (Arc::clone(&self.core), path.to_owned());
@@ -114,17 +121,31 @@ impl Images {
 
 fn import(core: &Core, path: &Path, name: Option<&Reference>) -> Result<Vec<Image>, super::Error> {
     let source = Source::open(path, &core.content)?;
-    let mut job = Job { core, path, name, source, found: Vec::new() };
+    let mut job = Job {
+        core,
+        path,
+        name,
+        source,
+        found: Vec::new(),
+    };
     if job.source.has("index.json") {
         job.layout()?;
     } else if job.source.has("manifest.json") {
         job.docker()?;
     } else {
         let why = "it has no index.json and no manifest.json".to_owned();
-        return Err(Error::Unknown { path: path.to_owned(), why }.into());
+        return Err(Error::Unknown {
+            path: path.to_owned(),
+            why,
+        }
+        .into());
     }
     let names = core.store.names()?;
-    Ok(job.found.iter().map(|record| super::describe(record, &names)).collect())
+    Ok(job
+        .found
+        .iter()
+        .map(|record| super::describe(record, &names))
+        .collect())
 }
 
 struct Job<'a> {
@@ -139,8 +160,13 @@ impl Job<'_> {
     fn json<T: for<'de> Deserialize<'de>>(&mut self, name: &str) -> Result<T, super::Error> {
         let bytes = self.source.take(name)?.read(MAX_DOCUMENT)?;
         let path = self.path.to_owned();
-        Ok(serde_json::from_slice(&bytes)
-            .map_err(|source| Error::Json { path, name: name.to_owned(), source })?)
+        Ok(
+            serde_json::from_slice(&bytes).map_err(|source| Error::Json {
+                path,
+                name: name.to_owned(),
+                source,
+            })?,
+        )
     }
 
     /// Makes sure that a blob of the layout is in the content store.
@@ -148,10 +174,16 @@ impl Job<'_> {
         if self.core.content.size(digest).is_some() {
             return Ok(());
         }
-        let sealed = self.source.take(&format!("blobs/sha256/{}", digest.hex()))?;
+        let sealed = self
+            .source
+            .take(&format!("blobs/sha256/{}", digest.hex()))?;
         if sealed.digest() != *digest {
             let actual = sealed.digest();
-            return Err(content::Error::Mismatch { expected: *digest, actual }.into());
+            return Err(content::Error::Mismatch {
+                expected: *digest,
+                actual,
+            }
+            .into());
         }
         Ok(sealed.commit()?)
     }
@@ -166,7 +198,11 @@ impl Job<'_> {
         let bytes = self.source.take("index.json")?.read(MAX_DOCUMENT)?;
         let Document::Index(entries) = manifest::parse(&bytes, "")? else {
             let why = "its index.json is no index".to_owned();
-            return Err(Error::Unknown { path: self.path.to_owned(), why }.into());
+            return Err(Error::Unknown {
+                path: self.path.to_owned(),
+                why,
+            }
+            .into());
         };
         let host = Platform::host();
         let mut seen = Vec::new();
@@ -202,8 +238,14 @@ impl Job<'_> {
             };
             let index = Digest::of(&bytes);
             let chosen = manifest::choose(&entries, host).ok_or_else(|| {
-                let Platform { os, architecture, .. } = host.clone();
-                super::Error::NoPlatform { os, architecture, index }
+                let Platform {
+                    os, architecture, ..
+                } = host.clone();
+                super::Error::NoPlatform {
+                    os,
+                    architecture,
+                    index,
+                }
             })?;
             documents.push(chosen.digest);
             bytes = self.document(&chosen.digest)?;
@@ -255,19 +297,23 @@ impl Job<'_> {
         digest: &Digest,
         entry: &manifest::Descriptor,
     ) -> Result<(), super::Error> {
-        let found = self.found.iter().find(|record| record.documents.first() == Some(digest));
+        let found = self
+            .found
+            .iter()
+            .find(|record| record.documents.first() == Some(digest));
         let Some(record) = found else {
             return Ok(());
         };
         let annotation = |key: &str| entry.annotations.get(key).map(String::as_str);
         let tag = annotation("org.opencontainers.image.ref.name");
-        let full = annotation("io.containerd.image.name")
-            .or(tag.filter(|name| name.contains(['/', ':'])));
+        let full =
+            annotation("io.containerd.image.name").or(tag.filter(|name| name.contains(['/', ':'])));
         let reference = match (self.name, full) {
             (Some(name), _) => Some(name.clone()),
-            (None, Some(full)) => {
-                Some(full.parse().map_err(|e| Error::Reference(full.to_owned(), e))?)
-            }
+            (None, Some(full)) => Some(
+                full.parse()
+                    .map_err(|e| Error::Reference(full.to_owned(), e))?,
+            ),
             (None, None) => None,
         };
         if let Some(reference) = reference {
@@ -295,7 +341,10 @@ impl Job<'_> {
                 })
             };
             let layer_type = "application/vnd.docker.image.rootfs.diff.tar";
-            let layers: Vec<_> = layers.iter().map(|layer| describe(layer_type, layer)).collect();
+            let layers: Vec<_> = layers
+                .iter()
+                .map(|layer| describe(layer_type, layer))
+                .collect();
             let config_type = "application/vnd.docker.container.image.v1+json";
             let document = serde_json::json!({
                 "schemaVersion": 2,

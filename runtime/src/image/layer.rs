@@ -67,7 +67,11 @@ impl Job {
     fn run(self, unpack: bool) -> BoxFuture<'static, Outcome> {
         let span = tracing::info_span!("image.layer", blob = %self.layer.blob, unpack);
         async move {
-            let done = if unpack { self.unpack().await } else { self.fetch().await };
+            let done = if unpack {
+                self.unpack().await
+            } else {
+                self.fetch().await
+            };
             done.map_err(Arc::new)
         }
         .instrument(span)
@@ -165,8 +169,18 @@ impl Job {
         let content = self.core.content.clone();
         let ingest = spawn_blocking(move || content.ingest()).await??;
         let (sink, pieces) = mpsc::channel(QUEUE);
-        let Layer { blob: digest, size, .. } = self.layer;
-        Ok((Incoming { pieces, ingest, digest, size }, sink))
+        let Layer {
+            blob: digest, size, ..
+        } = self.layer;
+        Ok((
+            Incoming {
+                pieces,
+                ingest,
+                digest,
+                size,
+            },
+            sink,
+        ))
     }
 }
 

@@ -211,22 +211,32 @@ fn descriptors(raw: Vec<RawDescriptor>) -> Result<Vec<Descriptor>, Error> {
 /// Parses an index or a manifest that was announced as `media_type` (empty when nobody said).
 pub fn parse(bytes: &[u8], media_type: &str) -> Result<Document, Error> {
     let announced = media_type.split(';').next().unwrap_or_default().trim();
-    if announced.contains("manifest.v1+") {
+    if announced.contains("docker.distribution.manifest.v1") {
         return Err(Error::MediaType(announced.to_owned()));
     }
-    let raw: RawDocument = serde_json::from_slice(bytes)
-        .map_err(|source| Error::Json { what: "manifest", source })?;
+    let raw: RawDocument = serde_json::from_slice(bytes).map_err(|source| Error::Json {
+        what: "manifest",
+        source,
+    })?;
     if raw.manifests.is_some() && (raw.layers.is_some() || raw.config.is_some()) {
         return Err(Error::TwoKinds);
     }
     let inside = raw.media_type.unwrap_or_default();
-    let known = |kind: &str| [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST].contains(&kind);
+    let known =
+        |kind: &str| [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST].contains(&kind);
     if known(announced) && !inside.is_empty() && inside != announced {
-        return Err(Error::Ambiguous { inside, outside: announced.to_owned() });
+        return Err(Error::Ambiguous {
+            inside,
+            outside: announced.to_owned(),
+        });
     }
     let kind = if known(announced) { announced } else { &inside };
     if raw.schema_version == Some(1) || (!kind.is_empty() && !known(kind)) {
-        let named = if kind.is_empty() { "schemaVersion 1" } else { kind };
+        let named = if kind.is_empty() {
+            "schemaVersion 1"
+        } else {
+            kind
+        };
         return Err(Error::MediaType(named.to_owned()));
     }
     let is_index = kind == OCI_INDEX || kind == DOCKER_LIST;
@@ -234,14 +244,20 @@ pub fn parse(bytes: &[u8], media_type: &str) -> Result<Document, Error> {
     match (raw.manifests, raw.config, raw.layers) {
         (Some(list), _, _) if !is_manifest => {
             if list.len() > MAX_DESCRIPTORS {
-                return Err(Error::TooMany { what: "manifests", limit: MAX_DESCRIPTORS });
+                return Err(Error::TooMany {
+                    what: "manifests",
+                    limit: MAX_DESCRIPTORS,
+                });
             }
             Ok(Document::Index(descriptors(list)?))
         }
         (None, Some(config), layers) if !is_index => {
             let layers = layers.unwrap_or_default();
             if layers.len() > MAX_LAYERS {
-                return Err(Error::TooMany { what: "layers", limit: MAX_LAYERS });
+                return Err(Error::TooMany {
+                    what: "layers",
+                    limit: MAX_LAYERS,
+                });
             }
             let (config, layers) = (config.try_into()?, descriptors(layers)?);
             check_layers(&layers)?;
@@ -265,12 +281,17 @@ fn check_layers(layers: &[Descriptor]) -> Result<(), Error> {
 
 /// Parses a config.
 pub fn parse_config(bytes: &[u8]) -> Result<ImageConfig, Error> {
-    let raw: RawConfig = serde_json::from_slice(bytes)
-        .map_err(|source| Error::Json { what: "image config", source })?;
+    let raw: RawConfig = serde_json::from_slice(bytes).map_err(|source| Error::Json {
+        what: "image config",
+        source,
+    })?;
     let process = raw.config.unwrap_or_default();
     let diff_ids = raw.rootfs.diff_ids.unwrap_or_default();
     if diff_ids.len() > MAX_LAYERS {
-        return Err(Error::TooMany { what: "layers", limit: MAX_LAYERS });
+        return Err(Error::TooMany {
+            what: "layers",
+            limit: MAX_LAYERS,
+        });
     }
     let mut labels = process.labels.unwrap_or_default();
     labels.retain(|name, value| name.len() + value.len() <= MAX_LABEL);
@@ -285,7 +306,11 @@ pub fn parse_config(bytes: &[u8]) -> Result<ImageConfig, Error> {
             stop_signal: process.stop_signal.unwrap_or_default(),
         },
         labels,
-        exposed_ports: process.exposed_ports.unwrap_or_default().into_keys().collect(),
+        exposed_ports: process
+            .exposed_ports
+            .unwrap_or_default()
+            .into_keys()
+            .collect(),
         platform: raw.platform,
         diff_ids,
     })
@@ -295,7 +320,10 @@ pub fn parse_config(bytes: &[u8]) -> Result<ImageConfig, Error> {
 pub fn check_config(config: &ImageConfig, layers: usize) -> Result<(), Error> {
     match config.diff_ids.len() == layers {
         true => Ok(()),
-        false => Err(Error::Layers { diff_ids: config.diff_ids.len(), layers }),
+        false => Err(Error::Layers {
+            diff_ids: config.diff_ids.len(),
+            layers,
+        }),
     }
 }
 
@@ -322,7 +350,11 @@ impl Platform {
         if other.os != self.os || other.architecture != self.architecture {
             return None;
         }
-        let number = |variant: &str| variant.strip_prefix('v').and_then(|n| n.parse::<u32>().ok());
+        let number = |variant: &str| {
+            variant
+                .strip_prefix('v')
+                .and_then(|n| n.parse::<u32>().ok())
+        };
         match (number(&self.variant), number(&other.variant)) {
             (_, None) => Some(0),
             (Some(ours), Some(theirs)) if theirs <= ours => Some(theirs),
@@ -347,8 +379,12 @@ pub fn choose<'a>(index: &'a [Descriptor], host: &Platform) -> Option<&'a Descri
             best = Some((rank, entry));
         }
     }
-    best.map(|(_, entry)| entry)
-        .or_else(|| index.iter().filter(usable).find(|entry| entry.platform.is_none()))
+    best.map(|(_, entry)| entry).or_else(|| {
+        index
+            .iter()
+            .filter(usable)
+            .find(|entry| entry.platform.is_none())
+    })
 }
 
 #[cfg(test)]

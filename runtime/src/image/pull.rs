@@ -21,15 +21,24 @@ const MAX_INDEXES: usize = 2;
 impl Images {
     /// See [`api::ImageService::pull_image`].
     pub(super) async fn pull(&self, text: &str, credentials: &[Credentials]) -> api::Result<Image> {
-        let reference: Reference = text.parse().map_err(|e: super::reference::InvalidReference| {
-            api::Error::InvalidReference { reference: text.to_owned(), message: e.to_string() }
-        })?;
+        let reference: Reference =
+            text.parse()
+                .map_err(
+                    |e: super::reference::InvalidReference| api::Error::InvalidReference {
+                        reference: text.to_owned(),
+                        message: e.to_string(),
+                    },
+                )?;
         let shown = reference.to_string();
         let span = tracing::info_span!("image.pull", image = shown);
         let key = flight_key(&reference, credentials);
         let begin = || {
             let (core, credentials) = (Arc::clone(&self.core), credentials.to_vec());
-            let pull = async move { pull(&core, &reference, &credentials).await.map_err(Arc::new) };
+            let pull = async move {
+                pull(&core, &reference, &credentials)
+                    .await
+                    .map_err(Arc::new)
+            };
             pull.instrument(span).boxed()
         };
         let outcome = self.core.pulls.join(key, begin).0.await;
@@ -39,7 +48,10 @@ impl Images {
         if let Err(error) = gc::if_pending(&self.core).await {
             tracing::warn!(error = text_of(&error), "cannot collect unused images");
         }
-        outcome.map_err(|error| api::Error::Pull { reference: shown, message: text_of(&*error) })
+        outcome.map_err(|error| api::Error::Pull {
+            reference: shown,
+            message: text_of(&*error),
+        })
     }
 }
 
@@ -87,8 +99,16 @@ async fn pull(
         .registry
         .resolve(reference, credentials, ask, in_store)
         .await
-        .map_err(|source| Error::Resolve { reference: reference.to_string(), source })?;
-    let mut walk = Walk { core, session: &session, documents: vec![resolved.digest], size: 0 };
+        .map_err(|source| Error::Resolve {
+            reference: reference.to_string(),
+            source,
+        })?;
+    let mut walk = Walk {
+        core,
+        session: &session,
+        documents: vec![resolved.digest],
+        size: 0,
+    };
     let bytes = match resolved.bytes {
         Some(bytes) => walk.put(bytes).await?,
         None => walk.known(&resolved.digest).await?,
@@ -135,7 +155,11 @@ pub(super) async fn record_image(
 pub(super) fn layers(manifest: &Manifest, config: &ImageConfig) -> Vec<Layer> {
     let pairs = manifest.layers.iter().zip(&config.diff_ids);
     pairs
-        .map(|(layer, diff_id)| Layer { blob: layer.digest, size: layer.size, diff_id: *diff_id })
+        .map(|(layer, diff_id)| Layer {
+            blob: layer.digest,
+            size: layer.size,
+            diff_id: *diff_id,
+        })
         .collect()
 }
 
@@ -180,8 +204,14 @@ impl Walk<'_> {
             };
             let index = Digest::of(&bytes);
             let Some(chosen) = manifest::choose(&entries, &host) else {
-                let Platform { os, architecture, .. } = host;
-                return Err(Error::NoPlatform { os, architecture, index });
+                let Platform {
+                    os, architecture, ..
+                } = host;
+                return Err(Error::NoPlatform {
+                    os,
+                    architecture,
+                    index,
+                });
             };
             if self.documents.contains(&chosen.digest) {
                 return Err(Error::Nested(index));
@@ -196,7 +226,10 @@ impl Walk<'_> {
     async fn config(&mut self, config: &Descriptor) -> Result<ImageConfig, Error> {
         let bytes = match self.stored(&config.digest).await? {
             Some(bytes) => bytes,
-            None => self.put(self.session.small_blob(&config.digest).await?).await?,
+            None => {
+                self.put(self.session.small_blob(&config.digest).await?)
+                    .await?
+            }
         };
         self.size += bytes.len() as u64;
         Ok(manifest::parse_config(&bytes)?)

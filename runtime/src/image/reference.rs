@@ -93,12 +93,18 @@ impl Reference {
     /// The same repository, by digest.
     #[must_use]
     pub fn with_digest(&self, digest: Digest) -> Self {
-        Self { target: Target::Digest(digest), ..self.clone() }
+        Self {
+            target: Target::Digest(digest),
+            ..self.clone()
+        }
     }
 
     /// The same repository, by tag; none when the tag is not one.
     pub fn with_tag(&self, tag: &str) -> Option<Self> {
-        is_tag(tag).then(|| Self { target: Target::Tag(tag.to_owned()), ..self.clone() })
+        is_tag(tag).then(|| Self {
+            target: Target::Tag(tag.to_owned()),
+            ..self.clone()
+        })
     }
 }
 
@@ -107,9 +113,10 @@ impl FromStr for Reference {
 
     fn from_str(text: &str) -> Result<Self, InvalidReference> {
         let (rest, digest) = match text.split_once('@') {
-            Some((rest, digest)) => {
-                (rest, Some(digest.parse().map_err(|_| InvalidReference::Digest)?))
-            }
+            Some((rest, digest)) => (
+                rest,
+                Some(digest.parse().map_err(|_| InvalidReference::Digest)?),
+            ),
             None => (text, None),
         };
         let name_start = rest.rfind('/').map_or(0, |slash| slash + 1);
@@ -128,7 +135,11 @@ impl FromStr for Reference {
             Some(digest) => Target::Digest(digest),
             None => Target::Tag(tag.unwrap_or("latest").to_owned()),
         };
-        Ok(Self { registry, repository, target })
+        Ok(Self {
+            registry,
+            repository,
+            target,
+        })
     }
 }
 
@@ -140,7 +151,11 @@ fn split_name(name: &str) -> Result<(String, String), InvalidReference> {
         Some((first, rest)) if is_registry(first) => (first, rest),
         _ => (HUB, name),
     };
-    let registry = if registry == "index.docker.io" { HUB } else { registry };
+    let registry = if registry == "index.docker.io" {
+        HUB
+    } else {
+        registry
+    };
     let repository = match registry == HUB && !path.contains('/') {
         true => format!("library/{path}"),
         false => path.to_owned(),
@@ -177,14 +192,19 @@ fn is_host_and_port(text: &str) -> bool {
     if port.is_some_and(|port| port.parse::<u16>().is_err() || port.starts_with('+')) {
         return false;
     }
-    if let Some(address) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+    if let Some(address) = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+    {
         return address.parse::<std::net::Ipv6Addr>().is_ok();
     }
     host.split('.').all(|label| {
         !label.is_empty()
             && !label.starts_with('-')
             && !label.ends_with('-')
-            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
     })
 }
 
@@ -197,9 +217,9 @@ fn is_component(text: &str) -> bool {
     };
     plain(*first)
         && plain(*last)
-        && bytes
-            .split(|byte| plain(*byte))
-            .all(|joint| matches!(joint, b"" | b"." | b"_" | b"__") || joint.iter().all(|b| *b == b'-'))
+        && bytes.split(|byte| plain(*byte)).all(|joint| {
+            matches!(joint, b"" | b"." | b"_" | b"__") || joint.iter().all(|b| *b == b'-')
+        })
 }
 
 fn is_tag(text: &str) -> bool {
@@ -209,12 +229,18 @@ fn is_tag(text: &str) -> bool {
     };
     text.len() <= MAX_TAG
         && word(first)
-        && text.bytes().all(|byte| word(byte) || byte == b'.' || byte == b'-')
+        && text
+            .bytes()
+            .all(|byte| word(byte) || byte == b'.' || byte == b'-')
 }
 
 impl fmt::Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { registry, repository, target } = self;
+        let Self {
+            registry,
+            repository,
+            target,
+        } = self;
         match target {
             Target::Tag(tag) => write!(f, "{registry}/{repository}:{tag}"),
             Target::Digest(digest) => write!(f, "{registry}/{repository}@{digest}"),
@@ -241,7 +267,11 @@ mod tests {
             "index.docker.io/library/busybox",
         ] {
             let reference: Reference = spelling.parse().unwrap();
-            assert_eq!(reference.to_string(), "docker.io/library/busybox:latest", "{spelling}");
+            assert_eq!(
+                reference.to_string(),
+                "docker.io/library/busybox:latest",
+                "{spelling}"
+            );
         }
         for (spelling, normal) in [
             ("localhost/a", "localhost/a:latest"),
@@ -258,21 +288,47 @@ mod tests {
     fn a_digest_decides_over_a_tag() {
         for spelling in ["busybox", "busybox:1", "busybox:WRONG"] {
             let reference: Reference = format!("{spelling}@sha256:{HEX}").parse().unwrap();
-            assert_eq!(reference.to_string(), format!("docker.io/library/busybox@sha256:{HEX}"));
+            assert_eq!(
+                reference.to_string(),
+                format!("docker.io/library/busybox@sha256:{HEX}")
+            );
             assert_eq!(reference.tag(), None);
         }
     }
 
     #[test]
     fn what_is_not_a_reference_is_refused() {
-        assert_eq!("Busybox".parse::<Reference>(), Err(InvalidReference::Uppercase));
+        assert_eq!(
+            "Busybox".parse::<Reference>(),
+            Err(InvalidReference::Uppercase)
+        );
         assert_eq!(HEX.parse::<Reference>(), Err(InvalidReference::LooksLikeId));
         let long = format!("{}/b", "a".repeat(255));
         assert_eq!(long.parse::<Reference>(), Err(InvalidReference::TooLong));
         for bad in [
-            "", "/", "a/", "/a", "a//b", "a:", "a:b:c", "a@", "a@sha256:12", "a b", "-a", "a-", "a..b",
-            "a___b", "../a", "a/../b", "host.io:port/a", "host.io:99999/a", "a\n", "[::1/a", "a:ta/g",
-            "a@sha512:00", "http://a.b/c",
+            "",
+            "/",
+            "a/",
+            "/a",
+            "a//b",
+            "a:",
+            "a:b:c",
+            "a@",
+            "a@sha256:12",
+            "a b",
+            "-a",
+            "a-",
+            "a..b",
+            "a___b",
+            "../a",
+            "a/../b",
+            "host.io:port/a",
+            "host.io:99999/a",
+            "a\n",
+            "[::1/a",
+            "a:ta/g",
+            "a@sha512:00",
+            "http://a.b/c",
         ] {
             assert!(bad.parse::<Reference>().is_err(), "{bad:?}");
         }

@@ -11,8 +11,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::reference::Reference;
 use crate::content::{self, Digest};
@@ -69,7 +69,9 @@ impl Store {
         for dir in ["by-id", "refs", "broken"] {
             content::make_private_dir(&root.join(dir))?;
         }
-        let store = Self { root: root.to_owned() };
+        let store = Self {
+            root: root.to_owned(),
+        };
         let mut broken = store.set_aside("by-id", |path| {
             let record: Option<Record> = read(path);
             record.is_some_and(|record| path == store.record_path(&record.id))
@@ -128,13 +130,20 @@ impl Store {
 
     /// Every image.
     pub fn records(&self) -> Result<Vec<Record>, content::Error> {
-        Ok(self.files("by-id")?.iter().filter_map(|path| read(path)).collect())
+        Ok(self
+            .files("by-id")?
+            .iter()
+            .filter_map(|path| read(path))
+            .collect())
     }
 
     /// Every name, in order.
     pub fn names(&self) -> Result<Vec<Name>, content::Error> {
-        let mut names: Vec<Name> =
-            self.files("refs")?.iter().filter_map(|path| read(path)).collect();
+        let mut names: Vec<Name> = self
+            .files("refs")?
+            .iter()
+            .filter_map(|path| read(path))
+            .collect();
         names.sort_by(|a, b| a.reference.cmp(&b.reference));
         Ok(names)
     }
@@ -145,7 +154,10 @@ impl Store {
             write(&self.record_path(&record.id), record)?;
         }
         for reference in names {
-            let name = Name { reference: reference.to_string(), image: record.id };
+            let name = Name {
+                reference: reference.to_string(),
+                image: record.id,
+            };
             let path = self.name_path(&name.reference);
             if read::<Name>(&path).as_ref() != Some(&name) {
                 write(&path, &name)?;
@@ -170,7 +182,8 @@ fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
 }
 
 fn write(path: &Path, value: &impl Serialize) -> Result<(), content::Error> {
-    let bytes = serde_json::to_vec(value).map_err(|e| content::Error::io("write", path)(e.into()))?;
+    let bytes =
+        serde_json::to_vec(value).map_err(|e| content::Error::io("write", path)(e.into()))?;
     content::write_durably(path, &bytes)
 }
 

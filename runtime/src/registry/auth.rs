@@ -121,13 +121,25 @@ pub(crate) async fn answer(
         return Ok(Some(format!("Bearer {token}")));
     }
     let bearer = challenges.iter().find_map(|challenge| match challenge {
-        Challenge::Bearer { realm, service, scope } => Some((realm, service, scope)),
+        Challenge::Bearer {
+            realm,
+            service,
+            scope,
+        } => Some((realm, service, scope)),
         Challenge::Basic => None,
     });
     if let Some((realm, service, scope)) = bearer {
-        let scope = scope.clone().unwrap_or_else(|| format!("repository:{repository}:pull"));
-        let query = Query { realm, service: service.as_deref().unwrap_or_default(), scope: &scope };
-        return fetch_token(transport, endpoint, &query, credentials).await.map(Some);
+        let scope = scope
+            .clone()
+            .unwrap_or_else(|| format!("repository:{repository}:pull"));
+        let query = Query {
+            realm,
+            service: service.as_deref().unwrap_or_default(),
+            scope: &scope,
+        };
+        return fetch_token(transport, endpoint, &query, credentials)
+            .await
+            .map(Some);
     }
     match (challenges.contains(&Challenge::Basic), credentials) {
         (true, Some(Credentials::Basic { username, password })) => {
@@ -138,7 +150,10 @@ pub(crate) async fn answer(
 }
 
 fn basic(username: &str, password: &str) -> String {
-    format!("Basic {}", STANDARD.encode(format!("{username}:{password}")))
+    format!(
+        "Basic {}",
+        STANDARD.encode(format!("{username}:{password}"))
+    )
 }
 
 struct Query<'a> {
@@ -180,18 +195,29 @@ async fn fetch_token(
     let mut response = transport.send_once(&request, &endpoint.tls).await?;
     let status = response.status();
     if !status.is_success() {
-        return Err(Error::Token { realm: query.realm.to_owned(), status: status.as_u16() });
+        return Err(Error::Token {
+            realm: query.realm.to_owned(),
+            status: status.as_u16(),
+        });
     }
     let body = transport.body(&mut response, MAX_TOKEN).await?;
-    let unusable = || Error::BadToken { realm: query.realm.to_owned() };
+    let unusable = || Error::BadToken {
+        realm: query.realm.to_owned(),
+    };
     let answer: TokenAnswer = serde_json::from_slice(&body).map_err(|_| unusable())?;
-    let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty());
+    let token = answer
+        .token
+        .or(answer.access_token)
+        .filter(|token| !token.is_empty());
     Ok(format!("Bearer {}", token.ok_or_else(unusable)?))
 }
 
 /// Whether a token service may be asked: it is about to see a secret.
 fn check_realm(endpoint: &Endpoint, realm: &str) -> Result<Uri, Error> {
-    let refuse = |why| Error::Realm { realm: realm.chars().take(200).collect(), why };
+    let refuse = |why| Error::Realm {
+        realm: realm.chars().take(200).collect(),
+        why,
+    };
     let uri: Uri = realm.parse().map_err(|_| refuse("it is not a URL"))?;
     let Some(authority) = uri.authority() else {
         return Err(refuse("it is not a URL"));
@@ -252,7 +278,11 @@ mod tests {
             parse_challenges(
                 "Bearer realm=\"https://a/token\",service=\"s.io\",scope=\"repository:x:pull,push\""
             ),
-            [bearer("https://a/token", Some("s.io"), Some("repository:x:pull,push"))]
+            [bearer(
+                "https://a/token",
+                Some("s.io"),
+                Some("repository:x:pull,push")
+            )]
         );
         assert_eq!(
             parse_challenges("Basic realm=\"x y\", bearer Realm=\"https://b\", Negotiate"),

@@ -33,7 +33,12 @@ impl Retry {
     pub(super) fn new(config: &RegistryConfig) -> Self {
         let attempts = config.attempts.max(1);
         let pause = config.retry_pause;
-        Self { left: attempts - 1, attempts, first: pause, pause }
+        Self {
+            left: attempts - 1,
+            attempts,
+            first: pause,
+            pause,
+        }
     }
 
     /// Something worked: begin to count anew.
@@ -48,7 +53,10 @@ impl Retry {
         }
         self.left -= 1;
         let pause = match &error {
-            Error::Status { retry_after: Some(seconds), .. } => Duration::from_secs(*seconds),
+            Error::Status {
+                retry_after: Some(seconds),
+                ..
+            } => Duration::from_secs(*seconds),
             _ => self.pause,
         };
         tracing::debug!(%error, ?pause, "registry request failed; trying again");
@@ -104,7 +112,9 @@ impl Session {
                 continue;
             }
             *done += data.len() as u64;
-            sink.send(Piece::Data(data)).await.map_err(|_| Error::Interrupted)?;
+            sink.send(Piece::Data(data))
+                .await
+                .map_err(|_| Error::Interrupted)?;
             // The receiver measures too and complains; there is no reason to read on.
             if *done > size {
                 return Ok(());
@@ -112,7 +122,9 @@ impl Session {
         }
         match *done >= size {
             true => Ok(()),
-            false => Err(Error::Body(format!("ended after {done} of {size} bytes").into())),
+            false => Err(Error::Body(
+                format!("ended after {done} of {size} bytes").into(),
+            )),
         }
     }
 }
@@ -124,10 +136,14 @@ fn to_skip(response: &Response<Incoming>, done: u64) -> Result<u64, Error> {
         return Ok(done);
     }
     let range = text_header(response, "content-range");
-    let start = range.strip_prefix("bytes ").and_then(|range| range.split('-').next());
+    let start = range
+        .strip_prefix("bytes ")
+        .and_then(|range| range.split('-').next());
     match start.and_then(|start| start.trim().parse::<u64>().ok()) {
         Some(start) if start <= done => Ok(done - start),
-        _ => Err(Error::Body(format!("asked for bytes from {done}, got {range:?}").into())),
+        _ => Err(Error::Body(
+            format!("asked for bytes from {done}, got {range:?}").into(),
+        )),
     }
 }
 

@@ -95,21 +95,38 @@ enum OneOrMany {
 impl RegistryConfig {
     /// Where to ask for the content of `registry` (as references name it), in order.
     pub fn endpoints(&self, registry: &str) -> Result<Vec<Endpoint>, Error> {
-        let host = if registry == "docker.io" { "registry-1.docker.io" } else { registry };
+        let host = if registry == "docker.io" {
+            "registry-1.docker.io"
+        } else {
+            registry
+        };
         let plain = self.is_plain(registry);
         let server = format!("{}://{host}", if plain { "http" } else { "https" });
         let Some(file) = self.hosts_file(registry) else {
-            return Ok(vec![Endpoint::new(&server, false, &HostTable::default(), Path::new("/"))?]);
+            return Ok(vec![Endpoint::new(
+                &server,
+                false,
+                &HostTable::default(),
+                Path::new("/"),
+            )?]);
         };
-        let text = std::fs::read_to_string(&file)
-            .map_err(|source| Error::HostsFile { path: file.clone(), source: source.into() })?;
-        let bad = |e: toml::de::Error| Error::HostsFile { path: file.clone(), source: e.into() };
+        let text = std::fs::read_to_string(&file).map_err(|source| Error::HostsFile {
+            path: file.clone(),
+            source: source.into(),
+        })?;
+        let bad = |e: toml::de::Error| Error::HostsFile {
+            path: file.clone(),
+            source: e.into(),
+        };
         let hosts: HostsFile = toml::from_str(&text).map_err(bad)?;
         let mut endpoints = Vec::new();
         for (url, table) in hosts.host {
             let table: HostTable = table.try_into().map_err(bad)?;
             let may = |what: &str| {
-                table.capabilities.as_ref().is_none_or(|list| list.iter().any(|c| c == what))
+                table
+                    .capabilities
+                    .as_ref()
+                    .is_none_or(|list| list.iter().any(|c| c == what))
             };
             if may("pull") {
                 let resolve = may("resolve");
@@ -125,7 +142,10 @@ impl RegistryConfig {
 
     fn is_plain(&self, registry: &str) -> bool {
         let name = host_of(registry);
-        self.plain_http.iter().any(|plain| plain == registry || plain == name) || is_loopback(name)
+        self.plain_http
+            .iter()
+            .any(|plain| plain == registry || plain == name)
+            || is_loopback(name)
     }
 
     fn hosts_file(&self, registry: &str) -> Option<PathBuf> {
@@ -133,14 +153,23 @@ impl RegistryConfig {
         let port = registry
             .rsplit_once(':')
             .map(|(host, port)| format!("{host}_{port}_"));
-        let names = port.iter().map(String::as_str).chain([registry, "_default"]);
-        names.map(|name| dir.join(name).join("hosts.toml")).find(|path| path.is_file())
+        let names = port
+            .iter()
+            .map(String::as_str)
+            .chain([registry, "_default"]);
+        names
+            .map(|name| dir.join(name).join("hosts.toml"))
+            .find(|path| path.is_file())
     }
 }
 
 impl Endpoint {
     fn new(url: &str, mirror: bool, table: &HostTable, file: &Path) -> Result<Self, Error> {
-        let full = if url.contains("://") { url.to_owned() } else { format!("https://{url}") };
+        let full = if url.contains("://") {
+            url.to_owned()
+        } else {
+            format!("https://{url}")
+        };
         let bad = || Error::HostsFile {
             path: file.to_owned(),
             source: format!("{url:?} is not an http or https URL of a host").into(),
@@ -166,7 +195,10 @@ impl Endpoint {
         Ok(Self {
             origin: format!("{scheme}://{authority}"),
             path,
-            tls: Tls { skip_verify: table.skip_verify.unwrap_or(false), ca },
+            tls: Tls {
+                skip_verify: table.skip_verify.unwrap_or(false),
+                ca,
+            },
             mirror,
             resolve: true,
         })
@@ -183,7 +215,10 @@ pub(crate) fn host_of(authority: &str) -> &str {
 
 fn is_loopback(host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    host == "localhost"
+        || address
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]
@@ -191,7 +226,10 @@ mod tests {
     use super::*;
 
     fn config(dir: &Path) -> RegistryConfig {
-        RegistryConfig { certs_dir: Some(dir.to_owned()), ..RegistryConfig::default() }
+        RegistryConfig {
+            certs_dir: Some(dir.to_owned()),
+            ..RegistryConfig::default()
+        }
     }
 
     #[test]
@@ -235,7 +273,14 @@ mod tests {
         std::fs::write(dir.path().join("docker.io/hosts.toml"), text).unwrap();
         let endpoints = config(dir.path()).endpoints("docker.io").unwrap();
         let origins: Vec<&str> = endpoints.iter().map(|e| e.origin.as_str()).collect();
-        assert_eq!(origins, ["http://z-mirror:5000", "https://a-mirror", "https://hub.example"]);
+        assert_eq!(
+            origins,
+            [
+                "http://z-mirror:5000",
+                "https://a-mirror",
+                "https://hub.example"
+            ]
+        );
         assert!(endpoints[0].mirror && endpoints[0].resolve);
         assert!(!endpoints[1].resolve && endpoints[1].tls.skip_verify);
         assert_eq!(endpoints[1].path, "/base/v2");
@@ -248,7 +293,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("r_5000_")).unwrap();
         let file = dir.path().join("r_5000_/hosts.toml");
-        for text in ["server = ", "server = \"ftp://x\"", "[host.\"https://u:p@h\"]"] {
+        for text in [
+            "server = ",
+            "server = \"ftp://x\"",
+            "[host.\"https://u:p@h\"]",
+        ] {
             std::fs::write(&file, text).unwrap();
             let error = config(dir.path()).endpoints("r:5000").unwrap_err();
             assert!(error.to_string().contains("r_5000_/hosts.toml"), "{error}");

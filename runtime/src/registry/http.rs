@@ -53,7 +53,11 @@ impl Request {
     }
 
     pub(crate) fn post(url: String, form: String) -> Self {
-        Self { method: Method::POST, form: Some(form), ..Self::get(url) }
+        Self {
+            method: Method::POST,
+            form: Some(form),
+            ..Self::get(url)
+        }
     }
 }
 
@@ -67,7 +71,11 @@ pub(crate) struct Transport {
 
 impl Transport {
     pub(crate) fn new(response_timeout: Duration, stall_timeout: Duration) -> Self {
-        Self { connections: Mutex::default(), response_timeout, stall_timeout }
+        Self {
+            connections: Mutex::default(),
+            response_timeout,
+            stall_timeout,
+        }
     }
 
     /// Sends a request and follows redirects. A redirect to another origin loses the secret and the right
@@ -87,7 +95,10 @@ impl Transport {
             if !status.is_redirection() || status == StatusCode::NOT_MODIFIED {
                 return Ok(response);
             }
-            let refuse = |why| Error::Redirect { url: request.url.clone(), why };
+            let refuse = |why| Error::Redirect {
+                url: request.url.clone(),
+                why,
+            };
             let from: Uri = request.url.parse().map_err(|_| refuse("bad URL"))?;
             let location = location.to_str().map_err(|_| refuse("bad Location"))?;
             let to = join(&from, location).ok_or_else(|| refuse("bad Location"))?;
@@ -100,7 +111,10 @@ impl Transport {
             }
             request.url = to.to_string();
         }
-        Err(Error::Redirect { url: request.url, why: "too many redirects" })
+        Err(Error::Redirect {
+            url: request.url,
+            why: "too many redirects",
+        })
     }
 
     /// Sends a request; a redirect is an answer like any other.
@@ -143,7 +157,10 @@ impl Transport {
     }
 
     /// The next part of a body; none at its end.
-    pub(crate) async fn frame(&self, response: &mut Response<Incoming>) -> Result<Option<Bytes>, Error> {
+    pub(crate) async fn frame(
+        &self,
+        response: &mut Response<Incoming>,
+    ) -> Result<Option<Bytes>, Error> {
         loop {
             let frame = tokio::time::timeout(self.stall_timeout, response.body_mut().frame());
             let frame = match frame.await {
@@ -181,7 +198,12 @@ impl Transport {
     }
 
     async fn connection(&self, tls: &Tls) -> Result<Connection, Error> {
-        let known = self.connections.lock().unwrap_or_else(PoisonError::into_inner).get(tls).cloned();
+        let known = self
+            .connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(tls)
+            .cloned();
         if let Some(connection) = known {
             return Ok(connection);
         }
@@ -293,7 +315,9 @@ fn join(from: &Uri, location: &str) -> Option<Uri> {
     };
     let uri: Uri = full.parse().ok()?;
     let fits = matches!(uri.scheme_str(), Some("http" | "https"));
-    let userless = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
+    let userless = uri
+        .authority()
+        .is_some_and(|authority| !authority.as_str().contains('@'));
     (fits && userless).then_some(uri)
 }
 
@@ -317,7 +341,10 @@ mod tests {
             ("file:///etc/passwd", None),
             ("https://u:p@b/", None),
         ] {
-            assert_eq!(join(&from, location).map(|uri| uri.to_string()).as_deref(), want);
+            assert_eq!(
+                join(&from, location).map(|uri| uri.to_string()).as_deref(),
+                want
+            );
         }
     }
 }

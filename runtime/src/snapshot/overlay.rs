@@ -49,7 +49,11 @@ impl Drop for TempDir {
 }
 
 fn fail<'a>(verb: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Error + 'a {
-    move |source| Error::Io { verb, path: path.to_owned(), source }
+    move |source| Error::Io {
+        verb,
+        path: path.to_owned(),
+        source,
+    }
 }
 
 fn make_dir(path: &Path, mode: u32) -> Result<(), Error> {
@@ -69,7 +73,11 @@ impl Overlay {
         make_dir(&root.join("empty"), 0o755)?;
         let path = Path::new("/proc/sys/kernel/random/boot_id");
         let boot_id = fs::read_to_string(path).map_err(fail("read", path))?;
-        Ok(Self { root: root.to_owned(), limits, boot_id: boot_id.trim().to_owned() })
+        Ok(Self {
+            root: root.to_owned(),
+            limits,
+            boot_id: boot_id.trim().to_owned(),
+        })
     }
 
     /// Deletes what interrupted work left, and layers that a power cut may have damaged; returns those.
@@ -271,7 +279,10 @@ fn unique() -> String {
 }
 
 fn is_taken(e: &io::Error) -> bool {
-    matches!(e.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists)
+    matches!(
+        e.kind(),
+        io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists
+    )
 }
 
 fn entries(dir: &Path) -> Result<Vec<PathBuf>, Error> {
@@ -292,7 +303,11 @@ fn read_layers(active: &Path) -> Option<Vec<ChainId>> {
 fn disk_usage(path: &Path) -> rustix::io::Result<Usage> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut usage = Usage::default();
-    let mut stack = vec![rustix::fs::Dir::new(rustix::fs::open(path, flags, Mode::empty())?)?];
+    let mut stack = vec![rustix::fs::Dir::new(rustix::fs::open(
+        path,
+        flags,
+        Mode::empty(),
+    )?)?];
     while let Some(dir) = stack.last_mut() {
         let Some(entry) = dir.read().transpose()? else {
             stack.pop();
@@ -302,16 +317,16 @@ fn disk_usage(path: &Path) -> rustix::io::Result<Usage> {
             continue;
         }
         let here = dir.fd()?;
-        let Ok(stat) = rustix::fs::statat(here, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) else {
+        let Ok(stat) = rustix::fs::statat(here, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
+        else {
             continue;
         };
         usage.inodes += 1;
         usage.bytes += u64::try_from(stat.st_blocks).unwrap_or(0) * 512;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory && stack_has_room(&stack) {
             let here = stack.last().map(|dir| dir.fd()).transpose()?;
-            let child = here.map(|here| {
-                rustix::fs::openat(here, entry.file_name(), flags, Mode::empty())
-            });
+            let child =
+                here.map(|here| rustix::fs::openat(here, entry.file_name(), flags, Mode::empty()));
             if let Some(Ok(child)) = child {
                 stack.push(rustix::fs::Dir::new(child)?);
             }

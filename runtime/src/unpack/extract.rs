@@ -53,7 +53,12 @@ impl Place<'_> {
 
 impl<'a> Extractor<'a> {
     pub(crate) fn new(tree: &'a mut Tree, limits: Limits) -> Self {
-        Self { tree, limits, usage: Usage::default(), unchecked: CHECK_EVERY }
+        Self {
+            tree,
+            limits,
+            usage: Usage::default(),
+            unchecked: CHECK_EVERY,
+        }
     }
 
     /// Unpacks everything; returns what it takes on disk.
@@ -81,7 +86,10 @@ impl<'a> Extractor<'a> {
         }
         let whiteout = name.strip_prefix(b".wh.");
         if matches!(whiteout, Some(b"" | b"." | b"..")) {
-            return Err(Error::unsafe_path(&entry.path, "it is a whiteout of no name"));
+            return Err(Error::unsafe_path(
+                &entry.path,
+                "it is a whiteout of no name",
+            ));
         }
         let place = Place {
             dir: self.tree.dir(parents, Missing::Create)?,
@@ -106,7 +114,10 @@ impl<'a> Extractor<'a> {
     /// An entry for the root itself: a directory, of which only the metadata counts.
     fn root(&mut self, entry: &Entry) -> Result<(), Error> {
         if entry.kind != Kind::Dir {
-            return Err(Error::unsafe_path(&entry.path, "it would replace the root directory"));
+            return Err(Error::unsafe_path(
+                &entry.path,
+                "it would replace the root directory",
+            ));
         }
         let root = Rc::clone(self.tree.root());
         self.dir_metadata(entry, root.fd.as_fd(), &root.path)
@@ -157,11 +168,8 @@ impl<'a> Extractor<'a> {
         tar: &mut Reader<R>,
     ) -> Result<(), Error> {
         let file = self.make(place, || {
-            let flags = OFlags::WRONLY
-                | OFlags::CREATE
-                | OFlags::EXCL
-                | OFlags::NOFOLLOW
-                | OFlags::CLOEXEC;
+            let flags =
+                OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             rustix::fs::openat(place.fd(), place.name, flags, Mode::from_raw_mode(0o600))
         })?;
         loop {
@@ -189,14 +197,19 @@ impl<'a> Extractor<'a> {
         let fs = rustix::fs::fstatvfs(file).map_err(|e| Error::os(&e.into()))?;
         let free = fs.f_bavail.saturating_mul(fs.f_frsize);
         if free < self.limits.keep_free {
-            return Err(Error::NoSpace { free, keep: self.limits.keep_free });
+            return Err(Error::NoSpace {
+                free,
+                keep: self.limits.keep_free,
+            });
         }
         Ok(())
     }
 
     fn symlink(&mut self, entry: &Entry, place: &Place<'_>) -> Result<(), Error> {
         let target = OsStr::from_bytes(&entry.link);
-        self.make(place, || rustix::fs::symlinkat(target, place.fd(), place.name))?;
+        self.make(place, || {
+            rustix::fs::symlinkat(target, place.fd(), place.name)
+        })?;
         self.own(entry, place)
     }
 
@@ -208,7 +221,13 @@ impl<'a> Extractor<'a> {
         };
         let device = rustix::fs::makedev(entry.device.0, entry.device.1);
         self.make(place, || {
-            rustix::fs::mknodat(place.fd(), place.name, kind, Mode::from_raw_mode(0o600), device)
+            rustix::fs::mknodat(
+                place.fd(),
+                place.name,
+                kind,
+                Mode::from_raw_mode(0o600),
+                device,
+            )
         })?;
         self.own(entry, place)?;
         // There is no fchmodat that does not follow; a descriptor of the node itself and its name in
@@ -238,10 +257,13 @@ impl<'a> Extractor<'a> {
             target: String::from_utf8_lossy(&entry.link).into_owned(),
         };
         let (name, parents) = target.split_last().ok_or_else(missing)?;
-        let dir = self.tree.dir(parents, Missing::Fail).map_err(|_| missing())?;
-        let name = OsStr::from_bytes(name);
-        let source = rustix::fs::statat(&dir.fd, name, AtFlags::SYMLINK_NOFOLLOW)
+        let dir = self
+            .tree
+            .dir(parents, Missing::Fail)
             .map_err(|_| missing())?;
+        let name = OsStr::from_bytes(name);
+        let source =
+            rustix::fs::statat(&dir.fd, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|_| missing())?;
         if FileType::from_raw_mode(source.st_mode) == FileType::Directory || is_whiteout(&source) {
             return Err(missing());
         }
@@ -311,7 +333,10 @@ fn set_metadata(entry: &Entry, file: BorrowedFd<'_>) -> Result<(), Error> {
     rustix::fs::fchmod(file, Mode::from_raw_mode(entry.mode)).map_err(fail("chmod"))?;
     for (name, value) in entry.xattrs.iter().filter(|(name, _)| xattr_allowed(name)) {
         if value.len() > MAX_XATTR {
-            return Err(Error::unsafe_path(&entry.path, "an extended attribute is too long"));
+            return Err(Error::unsafe_path(
+                &entry.path,
+                "an extended attribute is too long",
+            ));
         }
         rustix::fs::fsetxattr(file, OsStr::from_bytes(name), value, XattrFlags::empty())
             .map_err(fail("set an extended attribute of"))?;

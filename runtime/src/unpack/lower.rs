@@ -50,7 +50,11 @@ impl Lower {
                 rustix::fs::open(root, flags, Mode::empty())
             })
             .collect::<Result<_, _>>()?;
-        Ok(Self { layers, trail: VecDeque::new(), looks: 0 })
+        Ok(Self {
+            layers,
+            trail: VecDeque::new(),
+            looks: 0,
+        })
     }
 
     /// What is below `path`, given the tree `own` that lies above. `path` is real: no links, no dots.
@@ -153,7 +157,11 @@ pub(crate) fn open_beneath(
     path: &Path,
     flags: OFlags,
 ) -> rustix::io::Result<OwnedFd> {
-    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let path = if path.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        path
+    };
     // With O_PATH and O_NOFOLLOW a link as the last component is opened itself.
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;

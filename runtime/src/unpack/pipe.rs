@@ -112,7 +112,10 @@ where
     });
     let second = spawn_blocking(move || inflate(blob_rx, &tar_tx, max_bytes));
     let third = spawn_blocking(move || {
-        let mut reader = Hashing { inner: Pieces::new(tar_rx), hasher: Hasher::default() };
+        let mut reader = Hashing {
+            inner: Pieces::new(tar_rx),
+            hasher: Hasher::default(),
+        };
         sink(&mut reader).map(|made| (made, reader.hasher.finish()))
     });
     let (first, second, third) = tokio::join!(first, second, third);
@@ -136,7 +139,11 @@ fn receive(mut incoming: Incoming, forward: Option<&SyncSender<Piece>>) -> Resul
         };
         let got = incoming.ingest.size() + bytes.len() as u64;
         if got > incoming.size {
-            return Err(Error::Size { digest: incoming.digest, want: incoming.size, got });
+            return Err(Error::Size {
+                digest: incoming.digest,
+                want: incoming.size,
+                got,
+            });
         }
         incoming.ingest.write(&bytes)?;
         if let Some(next) = forward
@@ -159,7 +166,11 @@ fn conclude(
 ) -> Result<(), Error> {
     let got = incoming.ingest.size();
     if got != incoming.size {
-        return Err(Error::Size { digest: incoming.digest, want: incoming.size, got });
+        return Err(Error::Size {
+            digest: incoming.digest,
+            want: incoming.size,
+            got,
+        });
     }
     incoming.ingest.finish(&incoming.digest)?;
     if interrupted {
@@ -198,7 +209,10 @@ fn reread(store: &ContentStore, digest: &Digest, forward: &SyncSender<Piece>) ->
 /// Second stage. What the data is, its first bytes say; the media type may be wrong.
 fn inflate(from: Receiver<Piece>, to: &SyncSender<Piece>, max_bytes: u64) -> Result<(), Error> {
     let taken = Arc::new(AtomicU64::new(0));
-    let input = Counting { inner: Pieces::new(from), taken: Arc::clone(&taken) };
+    let input = Counting {
+        inner: Pieces::new(from),
+        taken: Arc::clone(&taken),
+    };
     let mut decoder = decoder(input).map_err(Error::Inflate)?;
     let mut total = 0_u64;
     loop {
@@ -263,7 +277,11 @@ struct Pieces {
 
 impl Pieces {
     fn new(from: Receiver<Piece>) -> Self {
-        Self { from, current: Bytes::new(), ended: false }
+        Self {
+            from,
+            current: Bytes::new(),
+            ended: false,
+        }
     }
 }
 

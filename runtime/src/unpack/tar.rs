@@ -109,7 +109,13 @@ struct Extension {
 impl<R: BufRead> Reader<R> {
     /// Reads tar from `inner`, which is uncompressed.
     pub fn new(inner: R) -> Self {
-        Self { inner, offset: 0, left: 0, padding: 0, ended: false }
+        Self {
+            inner,
+            offset: 0,
+            left: 0,
+            padding: 0,
+            ended: false,
+        }
     }
 
     /// The underlying reader, for its counters.
@@ -163,7 +169,9 @@ impl<R: BufRead> Reader<R> {
         if buffer.is_empty() {
             return Err(Error::Truncated);
         }
-        let n = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        let n = usize::try_from(self.left)
+            .unwrap_or(usize::MAX)
+            .min(buffer.len());
         Ok(&buffer[..n])
     }
 
@@ -186,7 +194,10 @@ impl<R: BufRead> Reader<R> {
     }
 
     fn bad(&self, what: &'static str) -> Error {
-        Error::Header { offset: self.offset.saturating_sub(BLOCK as u64), what }
+        Error::Header {
+            offset: self.offset.saturating_sub(BLOCK as u64),
+            what,
+        }
     }
 
     fn skip(&mut self, mut count: u64) -> Result<(), Error> {
@@ -210,7 +221,11 @@ impl<R: BufRead> Reader<R> {
         while filled < BLOCK {
             let buffer = self.inner.fill_buf().map_err(Error::Read)?;
             if buffer.is_empty() {
-                return if filled == 0 { Ok(None) } else { Err(Error::Truncated) };
+                return if filled == 0 {
+                    Ok(None)
+                } else {
+                    Err(Error::Truncated)
+                };
             }
             let n = buffer.len().min(BLOCK - filled);
             block[filled..filled + n].copy_from_slice(&buffer[..n]);
@@ -268,9 +283,7 @@ impl<R: BufRead> Reader<R> {
         while !bytes.is_empty() {
             let (key, value, rest) = pax_record(bytes).ok_or_else(|| self.bad("bad PAX record"))?;
             bytes = rest;
-            extension
-                .apply(key, value)
-                .map_err(|what| self.bad(what))?;
+            extension.apply(key, value).map_err(|what| self.bad(what))?;
         }
         Ok(())
     }
@@ -297,7 +310,9 @@ impl<R: BufRead> Reader<R> {
         if kind != Kind::File && size != 0 {
             return Err(self.bad("an entry that is not a file has data"));
         }
-        let link = extension.link.unwrap_or_else(|| until_nul(&header.0[157..257]));
+        let link = extension
+            .link
+            .unwrap_or_else(|| until_nul(&header.0[157..257]));
         if path.is_empty() || path.len() > MAX_PATH || path.contains(&0) {
             return Err(self.bad("empty, overlong or unprintable path"));
         }
@@ -313,9 +328,15 @@ impl<R: BufRead> Reader<R> {
             kind,
             size,
             mode: self.field(header, 100, 8)? & 0o7777,
-            uid: extension.uid.map_or_else(|| self.field(header, 108, 8), Ok)?,
-            gid: extension.gid.map_or_else(|| self.field(header, 116, 8), Ok)?,
-            mtime: extension.mtime.map_or_else(|| header.mtime(), |(seconds, _)| seconds),
+            uid: extension
+                .uid
+                .map_or_else(|| self.field(header, 108, 8), Ok)?,
+            gid: extension
+                .gid
+                .map_or_else(|| self.field(header, 116, 8), Ok)?,
+            mtime: extension
+                .mtime
+                .map_or_else(|| header.mtime(), |(seconds, _)| seconds),
             mtime_nanos: extension.mtime.map_or(0, |(_, nanos)| nanos),
             device: match kind {
                 Kind::Char | Kind::Block => {
@@ -393,9 +414,9 @@ impl Header<'_> {
             if field[0] != 0x80 {
                 return None;
             }
-            return field[1..]
-                .iter()
-                .try_fold(0_u64, |sum, byte| sum.checked_mul(256)?.checked_add(u64::from(*byte)));
+            return field[1..].iter().try_fold(0_u64, |sum, byte| {
+                sum.checked_mul(256)?.checked_add(u64::from(*byte))
+            });
         }
         let text = until_nul(field);
         let text = std::str::from_utf8(&text).ok()?.trim_matches(' ');
@@ -433,7 +454,10 @@ fn padding(size: u64) -> u64 {
 }
 
 fn until_nul(bytes: &[u8]) -> Vec<u8> {
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let end = bytes
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(bytes.len());
     bytes[..end].to_vec()
 }
 

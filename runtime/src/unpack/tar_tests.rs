@@ -49,7 +49,10 @@ fn patch(mut bytes: Vec<u8>, at: usize, new: &[u8]) -> Vec<u8> {
     bytes[at..at + new.len()].copy_from_slice(new);
     let block = at / BLOCK * BLOCK;
     bytes[block + 148..block + 156].fill(b' ');
-    let sum: u64 = bytes[block..block + BLOCK].iter().map(|b| u64::from(*b)).sum();
+    let sum: u64 = bytes[block..block + BLOCK]
+        .iter()
+        .map(|b| u64::from(*b))
+        .sum();
     bytes[block + 148..block + 156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
     bytes
 }
@@ -67,7 +70,10 @@ fn a_file_comes_with_all_its_metadata() {
 
 #[test]
 fn long_names_of_gnu_and_pax_are_whole() {
-    let long = format!("{}/file", "d".repeat(100).as_str().to_owned() + &"/e".repeat(200));
+    let long = format!(
+        "{}/file",
+        "d".repeat(100).as_str().to_owned() + &"/e".repeat(200)
+    );
     let gnu = archive(|builder| {
         let mut header = ::tar::Header::new_gnu();
         header.set_size(0);
@@ -94,7 +100,9 @@ fn long_names_of_gnu_and_pax_are_whole() {
 fn what_two_readers_could_read_differently_is_refused() {
     let pax_size = |size: &'static str| {
         archive(|builder| {
-            builder.append_pax_extensions([("size", size.as_bytes())]).unwrap();
+            builder
+                .append_pax_extensions([("size", size.as_bytes())])
+                .unwrap();
             file(builder, "a", b"12345");
         })
     };
@@ -102,15 +110,23 @@ fn what_two_readers_could_read_differently_is_refused() {
     assert!(list(&pax_size("0")).is_err());
     assert!(list(&pax_size("512")).is_err());
     assert!(list(&pax_size("-1")).is_err());
-    assert!(list(&patch(one_file(), 156, b"2")).is_err(), "symlink with data");
+    assert!(
+        list(&patch(one_file(), 156, b"2")).is_err(),
+        "symlink with data"
+    );
     assert!(list(&patch(one_file(), 156, b"S")).is_err(), "sparse");
     assert!(list(&patch(one_file(), 156, b"Z")).is_err(), "unknown");
-    assert!(list(&patch(one_file(), 124, &[0xff; 12])).is_err(), "negative size");
+    assert!(
+        list(&patch(one_file(), 124, &[0xff; 12])).is_err(),
+        "negative size"
+    );
     let mut bad_sum = one_file();
     bad_sum[0] ^= 1;
     assert!(list(&bad_sum).is_err());
     let sparse = archive(|builder| {
-        builder.append_pax_extensions([("GNU.sparse.major", &b"1"[..])]).unwrap();
+        builder
+            .append_pax_extensions([("GNU.sparse.major", &b"1"[..])])
+            .unwrap();
         file(builder, "a", b"");
     });
     assert!(list(&sparse).is_err());
@@ -121,7 +137,10 @@ fn a_cut_archive_is_an_error_and_a_missing_end_is_not() {
     let bytes = one_file();
     assert!(list(&bytes[..2 * BLOCK]).is_ok());
     for cut in [1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1] {
-        assert!(matches!(list(&bytes[..cut]), Err(Error::Truncated)), "{cut}");
+        assert!(
+            matches!(list(&bytes[..cut]), Err(Error::Truncated)),
+            "{cut}"
+        );
     }
     assert!(list(b"").unwrap().is_empty());
 }
@@ -138,7 +157,9 @@ fn memory_for_extension_headers_is_bounded() {
     assert!(matches!(list(&huge), Err(Error::Header { .. })));
     let many = archive(|builder| {
         for _ in 0..5 {
-            builder.append_pax_extensions([("SCHILY.xattr.user.a", &b"1"[..])]).unwrap();
+            builder
+                .append_pax_extensions([("SCHILY.xattr.user.a", &b"1"[..])])
+                .unwrap();
         }
         file(builder, "a", b"");
     });

@@ -57,7 +57,10 @@ impl Tree {
     /// A tree in an empty directory that nobody else touches.
     pub(crate) fn new(root: OwnedFd, lower: Option<Lower>) -> Self {
         Self {
-            root: Rc::new(Dir { fd: root, path: PathBuf::new() }),
+            root: Rc::new(Dir {
+                fd: root,
+                path: PathBuf::new(),
+            }),
             lower,
             cache: HashMap::new(),
             implicit: BTreeMap::from([(PathBuf::new(), false)]),
@@ -82,7 +85,10 @@ impl Tree {
         let lexical = Path::new(OsStr::from_bytes(&key));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let dir = match open_beneath(self.root.fd.as_fd(), lexical, flags) {
-            Ok(fd) => Dir { fd, path: lexical.to_owned() },
+            Ok(fd) => Dir {
+                fd,
+                path: lexical.to_owned(),
+            },
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => self.walk(path, missing)?,
             Err(e) => return Err(Error::tree("open", &key, e)),
         };
@@ -110,7 +116,9 @@ impl Tree {
                 stack.pop();
                 continue;
             }
-            let here = stack.last().map_or(self.root.fd.as_fd(), |(fd, _)| fd.as_fd());
+            let here = stack
+                .last()
+                .map_or(self.root.fd.as_fd(), |(fd, _)| fd.as_fd());
             let target = match look(here, &name).map_err(|e| fail("look up", e))? {
                 Found::Dir(fd) => {
                     stack.push((fd, name));
@@ -173,7 +181,8 @@ impl Tree {
         }
         rustix::fs::mkdirat(here, name, Mode::from_raw_mode(0o700)).map_err(|e| fail("make", e))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(here, name, flags, Mode::empty()).map_err(|e| fail("open", e))?;
+        let fd =
+            rustix::fs::openat(here, name, flags, Mode::empty()).map_err(|e| fail("open", e))?;
         rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o755)).map_err(|e| fail("chmod", e))?;
         if hidden {
             set_opaque(fd.as_fd()).map_err(|e| fail("mark", e))?;
@@ -230,13 +239,19 @@ pub(crate) fn components(path: &[u8]) -> Result<Vec<&[u8]>, Error> {
             b"" | b"." => {}
             b".." => return Err(Error::unsafe_path(path, "it has a .. component")),
             _ if name.len() > MAX_NAME => {
-                return Err(Error::unsafe_path(path, "a component is longer than 255 bytes"));
+                return Err(Error::unsafe_path(
+                    path,
+                    "a component is longer than 255 bytes",
+                ));
             }
             _ => names.push(name),
         }
     }
     if names.len() > MAX_DEPTH {
-        return Err(Error::unsafe_path(path, "it is deeper than 256 directories"));
+        return Err(Error::unsafe_path(
+            path,
+            "it is deeper than 256 directories",
+        ));
     }
     Ok(names)
 }
@@ -272,13 +287,23 @@ pub(crate) fn adopt(dir: BorrowedFd<'_>, like: &Stat) -> rustix::io::Result<()> 
 }
 
 /// The modification time of another file, as access and modification time.
-#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "below 10^9")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "below 10^9"
+)]
 pub(crate) fn times_of(like: &Stat) -> Timestamps {
     timestamps(like.st_mtime, like.st_mtime_nsec as u32)
 }
 
 /// Access and modification time.
 pub(crate) fn timestamps(seconds: i64, nanos: u32) -> Timestamps {
-    let time = rustix::fs::Timespec { tv_sec: seconds, tv_nsec: nanos.into() };
-    Timestamps { last_access: time, last_modification: time }
+    let time = rustix::fs::Timespec {
+        tv_sec: seconds,
+        tv_nsec: nanos.into(),
+    };
+    Timestamps {
+        last_access: time,
+        last_modification: time,
+    }
 }

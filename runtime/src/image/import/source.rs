@@ -34,20 +34,31 @@ pub(super) struct Source {
 enum Files {
     Dir(OwnedFd),
     /// A tar's files, in the ingest directory, and its links.
-    Tar { files: HashMap<String, Sealed>, links: HashMap<String, String> },
+    Tar {
+        files: HashMap<String, Sealed>,
+        links: HashMap<String, String>,
+    },
 }
 
 impl Source {
     /// Opens a directory, or reads a whole tar.
     pub(super) fn open(path: &Path, content: &ContentStore) -> Result<Self, super::super::Error> {
-        let read = |source: io::Error| Error::Read { path: path.to_owned(), source };
+        let read = |source: io::Error| Error::Read {
+            path: path.to_owned(),
+            source,
+        };
         let file = File::open(path).map_err(read)?;
         let files = match file.metadata().map_err(read)?.is_dir() {
             true => Files::Dir(file.into()),
             false => read_tar(path, file, content)?,
         };
         let (path, content) = (path.to_owned(), content.clone());
-        Ok(Self { path, content, files, taken: HashMap::new() })
+        Ok(Self {
+            path,
+            content,
+            files,
+            taken: HashMap::new(),
+        })
     }
 
     /// Whether there is such a file.
@@ -66,14 +77,23 @@ impl Source {
     /// Takes a file; it can be taken once.
     pub(super) fn take(&mut self, name: &str) -> Result<Sealed, super::super::Error> {
         let real = self.follow(name);
-        let missing = || Error::Missing { path: self.path.clone(), name: name.to_owned() };
+        let missing = || Error::Missing {
+            path: self.path.clone(),
+            name: name.to_owned(),
+        };
         let sealed = match &mut self.files {
             Files::Dir(dir) => {
                 let mut file = open_beneath(dir, &real).map_err(|e| match e {
                     rustix::io::Errno::NOENT => missing(),
-                    e => Error::Read { path: self.path.join(name), source: e.into() },
+                    e => Error::Read {
+                        path: self.path.join(name),
+                        source: e.into(),
+                    },
                 })?;
-                let failed = |source| Error::Read { path: self.path.join(name), source };
+                let failed = |source| Error::Read {
+                    path: self.path.join(name),
+                    source,
+                };
                 copy(&self.content, |buffer| file.read(buffer).map_err(failed))?
             }
             Files::Tar { files, .. } => files.remove(&real).ok_or_else(missing)?,
@@ -125,9 +145,15 @@ fn copy(
 }
 
 fn read_tar(path: &Path, file: File, content: &ContentStore) -> Result<Files, super::super::Error> {
-    let bad = |source| Error::Tar { path: path.to_owned(), source };
-    let decoder = decoder(BufReader::with_capacity(BUFFER, file))
-        .map_err(|source| Error::Read { path: path.to_owned(), source })?;
+    let bad = |source| Error::Tar {
+        path: path.to_owned(),
+        source,
+    };
+    let decoder =
+        decoder(BufReader::with_capacity(BUFFER, file)).map_err(|source| Error::Read {
+            path: path.to_owned(),
+            source,
+        })?;
     let mut tar = Reader::new(BufReader::with_capacity(BUFFER, decoder));
     let (mut files, mut links) = (HashMap::new(), HashMap::new());
     while let Some(entry) = tar.next_entry().map_err(bad)? {
@@ -154,7 +180,11 @@ fn read_tar(path: &Path, file: File, content: &ContentStore) -> Result<Files, su
         }
         if files.len() + links.len() > MAX_FILES {
             let why = format!("it has more than {MAX_FILES} files");
-            return Err(Error::Unknown { path: path.to_owned(), why }.into());
+            return Err(Error::Unknown {
+                path: path.to_owned(),
+                why,
+            }
+            .into());
         }
     }
     Ok(Files::Tar { files, links })
