@@ -155,8 +155,11 @@ impl Cgroups {
     pub fn restrict_devices(&self, path: &str, rules: &[DeviceRule]) -> Result<(), CgroupError> {
         let path = checked(path)?;
         for hierarchy in &self.hierarchies {
-            if !hierarchy.unified && hierarchy.has("devices") {
-                devices::restrict_v1(&hierarchy.base.join(path), rules)?;
+            let directory = hierarchy.base.join(path);
+            if hierarchy.unified {
+                devices::restrict_v2(&directory, rules)?;
+            } else if hierarchy.has("devices") {
+                devices::restrict_v1(&directory, rules)?;
             }
         }
         Ok(())

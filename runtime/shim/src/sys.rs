@@ -5,6 +5,7 @@
 //! beside a clone, a filter of odd length) is checked and refused, not left to a comment.
 #![expect(unsafe_code, reason = "raw system calls live here and nowhere else")]
 
+pub mod bpf;
 pub mod clone;
 pub mod exec;
 pub mod mount;

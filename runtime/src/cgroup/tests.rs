@@ -94,6 +94,36 @@ async fn root_devices_are_denied_by_default() {
     finish(cgroups).await;
 }
 
+/// A hybrid machine has the unified hierarchy without controllers: enough for the filter.
+#[test]
+fn root_device_filter_of_v2_denies_what_is_not_listed() {
+    let unified = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
+    let unified = unified
+        .iter()
+        .map(Path::new)
+        .find(|dir| dir.join("cgroup.procs").exists());
+    let unified = unified.unwrap();
+    let directory = unified.join(format!("hanok-service-test-bpf-{}", std::process::id()));
+    make_directory(&directory).unwrap();
+    devices::restrict_v2(&directory, &DeviceRule::standard()).unwrap();
+    let script = format!(
+        "echo $$ > {}/cgroup.procs; : < /dev/null && echo null; true < /dev/kmsg || echo no kmsg; \
+         : > /dev/zero && echo zero; mknod {}/n b 254 0 && echo made; true < {}/n || echo no disk",
+        directory.display(),
+        "$1",
+        "$1",
+    );
+    let temporary = tempfile::tempdir().unwrap();
+    let output = Command::new("sh")
+        .args(["-c", &script, "sh"])
+        .arg(temporary.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    fs::remove_dir(&directory).unwrap();
+    assert_eq!(text, "null\nno kmsg\nzero\nmade\nno disk\n");
+}
+
 #[tokio::test]
 async fn root_warm_up_moves_nobody() {
     let cgroups = cgroups("warm");
