@@ -35,30 +35,20 @@ pub(crate) async fn create(
         })?;
     let span = info_span!("container.create", container = %id, name = config.name);
     async {
-        // A sandbox that is being stopped gets no new container.
-        let _gate = sandbox.gate.lock().await;
-        if sandbox.view().state != SandboxState::Ready {
-            return Err(Error::Internal(format!(
-                "sandbox {} is not ready",
-                sandbox.id
-            )));
-        }
+        ready(&sandbox)?;
         let dir = core.layout.containers(&sandbox.id).join(id.as_str());
-        let container = Container {
-            pod: sandbox.with_record(|record| record.config.uid.clone()),
-            ..Container::new(
-                blank(&id, &sandbox, &config),
-                sandbox.clone(),
-                dir,
-                Phase::Created,
-            )
-        };
-        match make(core, &container, config).await {
+        let record = blank(&id, &sandbox, &config);
+        let container = Container::new(record, sandbox.clone(), dir, Phase::Created);
+        // Not under the sandbox's gate: an image may be unpacked for long, and the pod may have to go meanwhile.
+        let made = make(core, &container, config).await;
+        let gate = sandbox.gate.lock().await;
+        match made.and_then(|()| ready(&sandbox)) {
             Ok(()) => {
                 core.registry.add_container(Arc::new(container));
                 Ok(id.clone())
             }
             Err(error) => {
+                drop(gate);
                 undo(core, &container).await;
                 Err(error)
             }
@@ -66,6 +56,17 @@ pub(crate) async fn create(
     }
     .instrument(span)
     .await
+}
+
+/// A sandbox that is stopped, or gone, gets no container.
+fn ready(sandbox: &Sandbox) -> Result<()> {
+    match sandbox.view().state {
+        SandboxState::Ready => Ok(()),
+        SandboxState::NotReady => Err(Error::Internal(format!(
+            "sandbox {} is not ready",
+            sandbox.id
+        ))),
+    }
 }
 
 fn blank(id: &ContainerId, sandbox: &Sandbox, config: &ContainerConfig) -> ContainerRecord {
@@ -91,8 +92,9 @@ async fn make(core: &Arc<Core>, container: &Container, config: ContainerConfig) 
     let spec = generate(core, container, &config, &image.facts)?;
     prepare_log(container)?;
     prepare_sources(&config)?;
-    record::create_private_dir(&container.dir)
-        .and_then(|()| record::write(&record_file(&container.dir), &container.record()))
+    // Not the directories above it: when the sandbox's is gone, so is the sandbox.
+    let made = fs::DirBuilder::new().mode(0o700).create(&container.dir);
+    made.and_then(|()| record::write(&record_file(&container.dir), &container.record()))
         .map_err(|error| files(&error))?;
     let rootfs = core
         .images

@@ -1,15 +1,15 @@
 //! StopContainer: a signal, a grace period, a kill.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use hanok_shim::protocol::Request;
+use hanok_shim::protocol::{Exit, Request};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::{Container, Phase};
 use crate::api::{ContainerId, Error, Result};
-use crate::service::{Core, chain};
+use crate::service::{Core, chain, record};
 use crate::shim_client;
 
 const SIGKILL: i32 = libc::SIGKILL;
@@ -28,8 +28,10 @@ pub(crate) async fn stop(core: &Arc<Core>, id: &ContainerId, grace: Duration) ->
     let mut phase = container.watch();
     // A start under way is waited for: its outcome decides.
     let _ = phase.wait_for(|phase| *phase != Phase::Starting).await;
-    if !container.phase().may_run() {
-        return Ok(());
+    match container.phase() {
+        Phase::Starting | Phase::Running { .. } => {}
+        Phase::Unknown => return end_unknown(core, &container).await,
+        Phase::Created | Phase::Exited(_) | Phase::Failed(_) => return Ok(()),
     }
     if !grace.is_zero() {
         let signal = signal_number(&container.record().stop_signal).unwrap_or(libc::SIGTERM);
@@ -39,6 +41,32 @@ pub(crate) async fn stop(core: &Arc<Core>, id: &ContainerId, grace: Duration) ->
         }
     }
     kill(&container, &mut phase).await
+}
+
+/// Nobody tells how a container ends whose shim is gone; but its cgroup can be emptied, and then it has ended.
+async fn end_unknown(core: &Core, container: &Container) -> Result<()> {
+    let id = &container.id;
+    core.cgroups
+        .remove(&container.cgroup())
+        .await
+        .map_err(|error| {
+            Error::Internal(format!("cannot stop container {id}: {}", chain(&error)))
+        })?;
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let exit = Exit {
+        container: id.0.clone(),
+        code: super::UNKNOWN_EXIT,
+        signal: SIGKILL,
+        oom_killed: false,
+        finished_at_ns: i64::try_from(now.as_nanos()).unwrap_or(i64::MAX),
+    };
+    record::write(&super::exit_file(&container.dir), &exit)
+        .map_err(|error| Error::Internal(format!("cannot record the end of {id}: {error}")))?;
+    container.exited(exit);
+    core.ring(&container.pod);
+    Ok(())
 }
 
 /// Kills every process of the container and waits for its end.

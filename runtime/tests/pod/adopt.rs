@@ -79,6 +79,7 @@ async fn root_containers_of_a_dead_shim_are_unknown_and_can_be_removed() {
     let lost = rig
         .start(&sandbox.id, rig.script("lost", "sleep 600"))
         .await;
+    let lost_pid = rig.status(&lost).await.pid;
     let pid = fs::read_to_string(rig.path(&format!("run/sandboxes/{}/shim.pid", sandbox.id)));
     let pid = Pid::from_raw(pid.unwrap().trim().parse().unwrap()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
@@ -92,6 +93,28 @@ async fn root_containers_of_a_dead_shim_are_unknown_and_can_be_removed() {
         assert_eq!(rig.status(&lost).await.state, ContainerState::Unknown);
         let sandboxes = rig.runtime().list_pod_sandboxes().await.unwrap();
         assert_eq!(sandboxes[0].state, SandboxState::NotReady);
+    }
+    // Stopping ends it for sure.
+    // A zombie runs no more; when it is reaped is for PID 1 to choose.
+    let lives = || {
+        let status = fs::read_to_string(format!("/proc/{lost_pid}/status")).unwrap_or_default();
+        !status.is_empty() && !status.contains("State:	Z")
+    };
+    assert!(lives());
+    rig.runtime()
+        .stop_container(&lost, Duration::from_secs(1))
+        .await
+        .unwrap();
+    assert!(!lives());
+    for again in [false, true] {
+        if again {
+            rig.open().await;
+        }
+        let status = rig.status(&lost).await;
+        assert_eq!(
+            (status.state, status.exit_code),
+            (ContainerState::Exited, 137)
+        );
     }
     rig.finish().await;
 }
