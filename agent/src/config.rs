@@ -78,6 +78,10 @@ pub struct Settings {
     pub bridge_name: String,
     /// Pod addresses by order of the operator; empty to take the Node's.
     pub pod_cidrs: Vec<IpNet>,
+    /// Destinations that see pods' own addresses.
+    pub non_masquerade_cidrs: Vec<IpNet>,
+    /// Registries that are asked over plain HTTP.
+    pub plain_http_registries: Vec<String>,
     /// Size at which a container's log is rotated, bytes; 0 for never.
     pub log_max_size: u64,
     /// What is taken off the capacity.
@@ -111,7 +115,7 @@ pub struct Paths {
     pub shim: PathBuf,
     /// Pause.
     pub pause: PathBuf,
-    /// Registries.
+    /// Registries' hosts.toml files; none for the default.
     pub registry_config: Option<PathBuf>,
 }
 
@@ -189,7 +193,16 @@ pub fn resolve(
         kubeconfig: kubeconfig(flags)?,
         paths: paths(flags, &kubelet, machine),
         bridge_name: bridge_name(flags)?,
-        pod_cidrs: pod_cidrs(&kubelet.pod_cidr)?,
+        pod_cidrs: cidrs("--pod-cidr (podCIDR)", &kubelet.pod_cidr)?,
+        non_masquerade_cidrs: cidrs(
+            "--non-masquerade-cidr",
+            flags
+                .pods
+                .non_masquerade_cidr
+                .as_deref()
+                .unwrap_or_default(),
+        )?,
+        plain_http_registries: flags.paths.plain_http_registry.clone(),
         log_max_size: u64::try_from(log_max_size.to_units()).unwrap_or(0),
         reserved: reserved(&kubelet)?,
         kubelet,
@@ -443,7 +456,7 @@ fn bridge_name(flags: &Flags) -> Result<String, ConfigError> {
     Ok(name.to_owned())
 }
 
-fn pod_cidrs(text: &str) -> Result<Vec<IpNet>, ConfigError> {
+fn cidrs(name: &'static str, text: &str) -> Result<Vec<IpNet>, ConfigError> {
     let parts = text
         .split(',')
         .map(str::trim)
@@ -451,11 +464,7 @@ fn pod_cidrs(text: &str) -> Result<Vec<IpNet>, ConfigError> {
     let parsed: Result<Vec<IpNet>, _> = parts.map(str::parse).collect();
     match parsed {
         Ok(cidrs) => Ok(cidrs.into_iter().map(|cidr| cidr.trunc()).collect()),
-        Err(_) => refuse(
-            "--pod-cidr (podCIDR)",
-            &text,
-            "write a network as in 10.244.1.0/24",
-        ),
+        Err(_) => refuse(name, &text, "write networks as in 10.244.1.0/24"),
     }
 }
 

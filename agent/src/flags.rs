@@ -110,9 +110,12 @@ pub struct PathFlags {
     /// The pause program; default lies beside this one
     #[arg(long, value_name = "FILE")]
     pub pause_path: Option<PathBuf>,
-    /// Registries: mirrors, plain HTTP, certificates
-    #[arg(long, value_name = "FILE")]
+    /// Registries: HOST/hosts.toml with mirrors and certificates [default: /etc/containerd/certs.d]
+    #[arg(long, value_name = "DIR")]
     pub registry_config: Option<PathBuf>,
+    /// Registries that are asked over plain HTTP
+    #[arg(long, value_name = "HOST[:PORT],...", value_delimiter = ',')]
+    pub plain_http_registry: Vec<String>,
 }
 
 /// The kubelet API.
@@ -177,6 +180,9 @@ pub struct PodFlags {
     /// Addresses of pods; default is the Node's podCIDR
     #[arg(long, value_name = "CIDR[,CIDR]")]
     pub pod_cidr: Option<String>,
+    /// Networks that see pods' own addresses though they are not on this node: those of other nodes' pods
+    #[arg(long, value_name = "CIDR,...")]
+    pub non_masquerade_cidr: Option<String>,
     /// Bridge of the built-in pod network [default: hanok0]
     #[arg(long, value_name = "NAME")]
     pub bridge_name: Option<String>,

@@ -24,6 +24,7 @@ use kube::runtime::watcher;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use crate::assembly::NodeNetwork;
 use crate::back_off::BackOff;
 use crate::client::{ApiServer, message};
 use crate::events::ApiEvents;
@@ -57,6 +58,8 @@ pub struct NodeKeeper {
     pub facts: Arc<Facts>,
     /// Tells whether there is a pod network.
     pub runtime: Arc<dyn RuntimeService>,
+    /// The pod network: looked at before the runtime is asked.
+    pub network: NodeNetwork,
     /// Tells which images there are.
     pub images: Arc<dyn ImageService>,
     /// Takes events about the node.
@@ -87,9 +90,20 @@ impl NodeKeeper {
             }
         };
         Observed {
-            network: self.runtime.network_ready().await,
+            network: self.network_ready().await,
             images,
             at: Timestamp::now(),
+        }
+    }
+
+    /// Whether pods can get a network, or why not.
+    async fn network_ready(&self) -> Result<(), String> {
+        if let Err(error) = self.network.look() {
+            return Err(format!("{error:#}"));
+        }
+        match self.network.waits_for() {
+            Some(why) => Err(why),
+            None => self.runtime.network_ready().await,
         }
     }
 

@@ -1,10 +1,272 @@
-//! `hanok agent`.
+//! `hanok agent`: joins a cluster as a node and runs its pods until it is told to stop; pods run on without it.
+//!
+//! Puts everything together and starts it; decides nothing about pods itself.
+
+mod checks;
+mod parts;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use anyhow::Context;
+use hanok_runtime::api::RuntimeService;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::assembly::{Assembled, NodeNetwork};
+use crate::client::{self, ApiServer};
+use crate::config::{self, Machine, Settings};
+use crate::events::ApiEvents;
+use crate::flags::Flags;
+use crate::lease::{self, Holder};
+use crate::node::status::Facts;
+use crate::node::{self, NodeKeeper, Periods, machine};
+use crate::objects::{ApiObjects, ApiRuntimeClasses};
+use crate::pod::settings::{AdmitLinux, Clock, Deps};
+use crate::pod::workers;
+use crate::sinks::EventKind;
+use crate::status_writer::StatusWriter;
+use crate::timeline::{Timeline, one_line};
+use crate::volume::PodVolumes;
+use crate::{logging, server, source};
+
+/// Updates of pods that may wait for the owner of the set.
+const UPDATES: usize = 256;
 
 /// Options of `hanok agent`.
 #[derive(Debug, clap::Args)]
-pub struct Options {}
+pub struct Options {
+    #[command(flatten)]
+    flags: Flags,
+}
 
-/// Runs the command.
-pub async fn run(_options: Options) -> anyhow::Result<()> {
-    anyhow::bail!("hanok agent is not built yet")
+/// Runs the command: returns after a signal, or with what keeps the agent from starting.
+pub async fn run(options: Options) -> anyhow::Result<()> {
+    let (timeline, timelines) = Timeline::with_listener();
+    logging::start(options.flags.verbosity.unwrap_or(0), &timeline);
+    // From now on a signal ends the agent in order.
+    let stop = stop_at_signal()?;
+    let settings = config::load(&options.flags, &this_machine()?)?;
+    if !settings.without_effect.is_empty() {
+        tracing::warn!(
+            "given and without effect: {}",
+            settings.without_effect.join(", ")
+        );
+    }
+    checks::check(&settings)?;
+    let server = client::load(&settings.kubeconfig).await?;
+    checks::certificate_is_ours(&settings, &server)?;
+    let facts = parts::facts(&settings, &server).await?;
+    let assembled = parts::machinery(&settings)
+        .open(&settings.pod_cidrs)
+        .await?;
+    tokio::spawn(print_timelines(timelines));
+    Agent::new(settings, server, facts, assembled, timeline)
+        .run(stop)
+        .await
+}
+
+/// Ends with the first TERM or INT.
+fn stop_at_signal() -> anyhow::Result<CancellationToken> {
+    let stop = CancellationToken::new();
+    let mut term = signal(SignalKind::terminate()).context("cannot wait for signals")?;
+    let mut int = signal(SignalKind::interrupt()).context("cannot wait for signals")?;
+    let token = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        token.cancel();
+    });
+    Ok(stop)
+}
+
+fn this_machine() -> anyhow::Result<Machine> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let program_dir = program
+        .parent()
+        .map(std::path::Path::to_owned)
+        .unwrap_or_default();
+    Ok(Machine {
+        hostname: machine::hostname(),
+        program_dir,
+    })
+}
+
+/// Logs the steps of each pod's start.
+async fn print_timelines(
+    mut timelines: mpsc::UnboundedReceiver<(
+        hanok_runtime::api::PodUid,
+        Vec<crate::timeline::Step>,
+    )>,
+) {
+    while let Some((uid, steps)) = timelines.recv().await {
+        tracing::info!(%uid, "pod is ready: {}", one_line(&steps));
+    }
+}
+
+/// Everything that the agent is made of.
+struct Agent {
+    settings: Settings,
+    server: ApiServer,
+    facts: Arc<Facts>,
+    assembled: Assembled,
+    timeline: Timeline,
+    events: ApiEvents,
+    /// Rung when the node's status may have changed.
+    node_changed: Arc<Notify>,
+}
+
+impl Agent {
+    fn new(
+        settings: Settings,
+        server: ApiServer,
+        mut facts: Facts,
+        assembled: Assembled,
+        timeline: Timeline,
+    ) -> Self {
+        let (qps, burst) = (
+            settings.kubelet.event_record_qps,
+            settings.kubelet.event_burst,
+        );
+        let events = ApiEvents::start(&server, &settings.node_name, qps, burst);
+        facts.handlers = assembled.runtime.handlers();
+        Self {
+            settings,
+            server,
+            facts: Arc::new(facts),
+            assembled,
+            timeline,
+            events,
+            node_changed: Arc::default(),
+        }
+    }
+
+    /// Starts every part, and waits for the order to stop or for the kubelet API to fail.
+    async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let (updates, desired) = mpsc::channel(UPDATES);
+        let (changed, changes) = mpsc::unbounded_channel();
+        let objects = Arc::new(ApiObjects::new(&self.server, changed));
+        let (pods, owner) = workers::start(self.deps(objects)?, desired);
+        let api = server::Server::bind(
+            parts::server_config(&self.settings, &self.facts.ips)?,
+            parts::server_deps(&self.settings, &self.server, &self.assembled, pods.clone()),
+        )?;
+        tokio::spawn(ring(changes, pods));
+        tokio::spawn(follow_network(
+            self.settings.clone(),
+            self.server.clone(),
+            self.assembled.network.clone(),
+            self.node_changed.clone(),
+        ));
+        tokio::spawn(keep_node(self.keeper(), self.settings.clone()));
+        let (api_server, name) = (self.server.clone(), self.settings.node_name.clone());
+        let source = tokio::spawn(async move {
+            source::api::watch(&api_server, &name, updates).await;
+        });
+        tracing::info!(node = self.settings.node_name, server = %self.server.url, "hanok agent runs");
+        self.events
+            .node_event(EventKind::Normal, "Starting", "Starting kubelet.");
+        let served = api.run(stop.clone()).await;
+        // Closing the source ends the workers, and with them nothing of the pods.
+        source.abort();
+        if let Err(error) = owner.await {
+            tracing::warn!(%error, "the owner of the pods failed");
+        }
+        tracing::info!("hanok agent ends, pods run on");
+        Ok(served?)
+    }
+
+    /// Everybody that pod workers talk to.
+    fn deps(&self, objects: Arc<ApiObjects>) -> anyhow::Result<Deps> {
+        let root = &self.settings.paths.root_dir;
+        let volumes = PodVolumes::new(root, objects.clone(), parts::node_facts(&self.facts));
+        Ok(Deps {
+            runtime: self.assembled.runtime.clone(),
+            images: Arc::new(self.assembled.images.clone()),
+            status: Arc::new(StatusWriter::new(&self.server)),
+            events: Arc::new(self.events.clone()),
+            objects,
+            volumes: Arc::new(volumes),
+            classes: Arc::new(ApiRuntimeClasses::new(&self.server)),
+            admission: Arc::new(AdmitLinux),
+            timeline: self.timeline.clone(),
+            settings: Arc::new(parts::pod_settings(&self.settings, &self.facts)?),
+            clock: Clock::wall(),
+        })
+    }
+
+    fn keeper(&self) -> NodeKeeper {
+        NodeKeeper {
+            server: self.server.clone(),
+            facts: self.facts.clone(),
+            runtime: self.assembled.runtime.clone(),
+            network: self.assembled.network.clone(),
+            images: Arc::new(self.assembled.images.clone()),
+            events: self.events.clone(),
+            changed: self.node_changed.clone(),
+        }
+    }
+}
+
+/// Rings pods whose objects have changed.
+async fn ring(
+    mut changes: mpsc::UnboundedReceiver<hanok_runtime::api::PodUid>,
+    pods: crate::pod::directory::Pods,
+) {
+    while let Some(uid) = changes.recv().await {
+        pods.ring(&uid);
+    }
+}
+
+/// Gives the network the Node's podCIDRs, unless the operator has given some.
+async fn follow_network(
+    settings: Settings,
+    server: ApiServer,
+    network: NodeNetwork,
+    changed: Arc<Notify>,
+) {
+    if !settings.pod_cidrs.is_empty() {
+        return;
+    }
+    let (sender, mut cidrs) = watch::channel(Vec::new());
+    let name = settings.node_name;
+    tokio::spawn(async move { node::follow_pod_cidrs(&server, &name, sender).await });
+    while cidrs.changed().await.is_ok() {
+        let found = cidrs.borrow_and_update().clone();
+        if let Err(error) = network.set_pod_cidrs(&found) {
+            tracing::error!("cannot use the node's podCIDR {found:?}: {error:#}");
+        }
+        changed.notify_one();
+    }
+}
+
+/// Registers the node, then keeps its lease and its status.
+async fn keep_node(keeper: NodeKeeper, settings: Settings) {
+    let kubelet = &settings.kubelet;
+    let node = keeper.register(kubelet.register_node).await;
+    let holder = Holder {
+        node_name: settings.node_name.clone(),
+        node_uid: node.metadata.uid.clone().unwrap_or_default(),
+        seconds: kubelet.node_lease_duration_seconds,
+    };
+    let periods = Periods {
+        update: kubelet.node_status_update_frequency,
+        report: kubelet.node_status_report_frequency,
+    };
+    let server = keeper.server.clone();
+    tokio::join!(
+        lease::keep(&server, &holder),
+        keeper.keep_status(&node, periods)
+    );
+}
+
+/// An address to listen on.
+fn socket(ip: &str, port: u16) -> anyhow::Result<SocketAddr> {
+    let ip: IpAddr = ip
+        .parse()
+        .with_context(|| format!("{ip:?} is no IP address"))?;
+    Ok(SocketAddr::new(ip, port))
 }

@@ -1,0 +1,213 @@
+//! From settings to the configurations of the parts.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use super::socket;
+use crate::assembly::{Assembled, Machinery};
+use crate::client::ApiServer;
+use crate::config::Settings;
+use crate::env::field::NodeFacts;
+use crate::node::machine;
+use crate::node::status::Facts;
+use crate::pod::directory::Pods;
+use crate::pod::files::dns::{DnsConfig, ResolvConf};
+use crate::server;
+
+/// How long an unanswered question for the API server's address may take.
+const RESOLVE: Duration = Duration::from_secs(5);
+
+/// The runtime's places.
+pub(super) fn machinery(settings: &Settings) -> Machinery {
+    let paths = &settings.paths;
+    Machinery {
+        state_dir: paths.state_dir.clone(),
+        run_dir: paths.run_dir.clone(),
+        netns_dir: paths.netns_dir.clone(),
+        cni_conf_dir: paths.cni_conf_dir.clone(),
+        cni_bin_dir: paths.cni_bin_dir.clone(),
+        bridge: settings.bridge_name.clone(),
+        non_masquerade_cidrs: settings.non_masquerade_cidrs.clone(),
+        cgroup_root: settings.kubelet.cgroup_root.clone(),
+        seccomp_root: seccomp_dir(settings),
+        shim: paths.shim.clone(),
+        pause: paths.pause.clone(),
+        registry_config: paths.registry_config.clone(),
+        plain_http_registries: settings.plain_http_registries.clone(),
+    }
+}
+
+/// Where Localhost profiles are, as in every kubelet.
+fn seccomp_dir(settings: &Settings) -> PathBuf {
+    settings.paths.root_dir.join("seccomp")
+}
+
+/// What does not change about the node.
+pub(super) async fn facts(settings: &Settings, server: &ApiServer) -> anyhow::Result<Facts> {
+    let kubelet = &settings.kubelet;
+    let machine = machine::look(&settings.paths.root_dir);
+    let by_core = machine.cpus.saturating_mul(kubelet.pods_per_core);
+    let max_pods = if by_core > 0 {
+        by_core.min(kubelet.max_pods)
+    } else {
+        kubelet.max_pods
+    };
+    Ok(Facts {
+        name: settings.node_name.clone(),
+        hostname: settings.node_name.clone(),
+        ips: addresses(settings, server).await?,
+        machine,
+        max_pods,
+        reserved: settings.reserved.clone(),
+        labels: settings.node_labels.clone(),
+        taints: kubelet.register_with_taints.clone(),
+        provider_id: kubelet.provider_id.clone(),
+        attach_detach: kubelet.enable_controller_attach_detach,
+        port: kubelet.port,
+        handlers: Vec::new(),
+        max_images: usize::try_from(kubelet.node_status_max_images).ok(),
+    })
+}
+
+/// The node's addresses: those given, or the one by which it reaches the API server.
+async fn addresses(settings: &Settings, server: &ApiServer) -> anyhow::Result<Vec<IpAddr>> {
+    let given = &settings.node_ips;
+    if !given.is_empty() && given.iter().all(|ip| !ip.is_unspecified()) {
+        return Ok(given.clone());
+    }
+    let host = server
+        .url
+        .host()
+        .unwrap_or_default()
+        .trim_matches(['[', ']'])
+        .to_owned();
+    let port = server.url.port_u16().unwrap_or(443);
+    let lookup = tokio::time::timeout(RESOLVE, tokio::net::lookup_host((host.as_str(), port)));
+    let peers: Vec<SocketAddr> = match lookup.await {
+        Ok(Ok(peers)) => peers.collect(),
+        Ok(Err(error)) => {
+            bail!("cannot find the API server's address {host:?}: {error}: give --node-ip")
+        }
+        Err(_) => bail!("cannot find the API server's address {host:?}: no answer: give --node-ip"),
+    };
+    let family = |ip: &IpAddr| {
+        given
+            .first()
+            .is_none_or(|wanted| wanted.is_ipv4() == ip.is_ipv4())
+    };
+    let found = peers
+        .into_iter()
+        .filter_map(machine::address_towards)
+        .find(family);
+    let found = found
+        .with_context(|| format!("no address of this machine reaches {host:?}: give --node-ip"))?;
+    Ok(vec![found])
+}
+
+/// The node's part of the downward API.
+pub(super) fn node_facts(facts: &Facts) -> NodeFacts {
+    NodeFacts {
+        host_ips: facts.ips.iter().map(ToString::to_string).collect(),
+        pod_ips: Vec::new(),
+        allocatable: facts.allocatable(),
+    }
+}
+
+/// What pods depend on.
+pub(super) fn pod_settings(
+    settings: &Settings,
+    facts: &Facts,
+) -> anyhow::Result<crate::pod::settings::Settings> {
+    let (paths, kubelet) = (&settings.paths, &settings.kubelet);
+    let pods_dir = paths.root_dir.join("pods");
+    let mut pod = crate::pod::settings::Settings::new(
+        pods_dir,
+        paths.pod_logs_dir.clone(),
+        paths.containers_log_dir.clone(),
+    );
+    pod.host_ips = facts.ips.iter().map(ToString::to_string).collect();
+    pod.allocatable = facts.allocatable();
+    pod.node_memory = facts.machine.memory;
+    pod.log_max_size = settings.log_max_size;
+    pod.log_max_files = kubelet.container_log_max_files;
+    pod.seccomp_dir = seccomp_dir(settings);
+    pod.seccomp_default = kubelet.seccomp_default;
+    pod.pod_pids_limit = kubelet.pod_pids_limit.max(0);
+    pod.dns = DnsConfig {
+        cluster_dns: kubelet.cluster_dns.clone(),
+        cluster_domain: kubelet.cluster_domain.clone(),
+        node: resolv_conf(&kubelet.resolv_conf)?,
+    };
+    Ok(pod)
+}
+
+/// The node's own resolv.conf; an empty path means none.
+fn resolv_conf(path: &str) -> anyhow::Result<ResolvConf> {
+    if path.is_empty() {
+        return Ok(ResolvConf::default());
+    }
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(ResolvConf::parse(&text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            tracing::warn!(path, "no such file: pods with the node's DNS have none");
+            Ok(ResolvConf::default())
+        }
+        Err(error) => Err(error).with_context(|| format!("--resolv-conf (resolvConf): {path:?}")),
+    }
+}
+
+/// The kubelet API.
+pub(super) fn server_config(
+    settings: &Settings,
+    ips: &[IpAddr],
+) -> anyhow::Result<server::ServerConfig> {
+    let kubelet = &settings.kubelet;
+    let file = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
+    let mut names = vec![settings.node_name.clone()];
+    names.extend(ips.iter().map(ToString::to_string));
+    let tls = server::TlsConfig {
+        cert_file: file(&kubelet.tls_cert_file),
+        key_file: file(&kubelet.tls_private_key_file),
+        cert_dir: settings.paths.cert_dir.clone(),
+        client_ca_file: file(&kubelet.authentication.x509.client_ca_file),
+        names,
+    };
+    let address = socket(&kubelet.address, kubelet.port)?;
+    let mut config = server::ServerConfig::new(address, &settings.node_name, tls);
+    if kubelet.healthz_port != 0 {
+        config.healthz_address = Some(socket(&kubelet.healthz_bind_address, kubelet.healthz_port)?);
+    }
+    config.stream_idle_timeout = kubelet.streaming_connection_idle_timeout;
+    config.authentication.anonymous = kubelet.authentication.anonymous.enabled;
+    config.authentication.webhook = kubelet.authentication.webhook.enabled;
+    config.authentication.cache_ttl = kubelet.authentication.webhook.cache_ttl;
+    config.authorization = match kubelet.authorization.mode.as_str() {
+        "AlwaysAllow" => server::AuthorizationConfig::AlwaysAllow,
+        _ => server::AuthorizationConfig::Webhook {
+            authorized_ttl: kubelet.authorization.webhook.cache_authorized_ttl,
+            unauthorized_ttl: kubelet.authorization.webhook.cache_unauthorized_ttl,
+        },
+    };
+    Ok(config)
+}
+
+/// What the kubelet API answers from.
+pub(super) fn server_deps(
+    settings: &Settings,
+    api: &ApiServer,
+    assembled: &Assembled,
+    pods: Pods,
+) -> server::Deps {
+    let client = api.requests.clone();
+    server::Deps {
+        runtime: assembled.runtime.clone(),
+        pods: Arc::new(pods),
+        reviewer: Arc::new(server::ApiReviewer::new(move || client.clone())),
+        health: Arc::new(|| Ok(())),
+        configz: serde_json::to_value(&settings.kubelet).unwrap_or_default(),
+    }
+}
