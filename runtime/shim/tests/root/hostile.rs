@@ -247,3 +247,41 @@ fn root_the_shims_program_cannot_be_written_from_inside() {
     assert!(!output.contains("hanok-shim\n"), "{output}");
     assert_eq!(before, fs::read(&binary).unwrap());
 }
+
+#[test]
+fn root_a_destination_that_is_exchanged_meanwhile_never_leads_out() {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    let canary = Canary::new();
+    let pod = Pod::started();
+    let volume = pod.path("volume");
+    fs::create_dir_all(volume.join("real/sub")).unwrap();
+    symlink(canary.path(), volume.join("link")).unwrap();
+    fs::create_dir(pod.path("source")).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (real, link) = (volume.join("real"), volume.join("link"));
+            while !stop.load(Ordering::Relaxed) {
+                renameat_with(CWD, &real, CWD, &link, RenameFlags::EXCHANGE).unwrap();
+            }
+        });
+        for n in 0..150 {
+            let id = format!("c{n}");
+            let mut spec = pod.spec(&id, &["true"]);
+            spec.mounts.push(mount("/vol", bind(&volume), 0));
+            spec.mounts
+                .push(mount("/vol/real/sub", bind(&pod.path("source")), 0));
+            spec.mounts
+                .push(mount("/vol/link/new", bind(&pod.path("source")), 0));
+            spec.process.cwd = "/vol/real/work".into();
+            // It may fail in the middle of an exchange; it may not touch the canary.
+            if let Reply::Started { .. } = pod.start(&spec) {
+                pod.exit(&id);
+                pod.ok(&Request::Delete { container: id });
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}

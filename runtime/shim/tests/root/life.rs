@@ -74,35 +74,47 @@ fn root_shim_and_pause_stay_within_their_memory_budget() {
 
 #[test]
 #[expect(clippy::print_stdout, reason = "the figure is worth reading")]
-fn root_starting_a_container_is_a_matter_of_milliseconds() {
-    let mut pod = Pod::started();
-    let cgroups = pod.make_cgroups();
-    let mut times = Vec::new();
-    for n in 0..20 {
-        let mut spec = pod.spec(&format!("c{n}"), &["true"]);
-        if n >= 10 {
-            spec.cgroups = cgroups.clone();
-        }
+fn root_a_pod_starts_within_milliseconds() {
+    let mut launched = Vec::new();
+    let mut sandboxed = Vec::new();
+    let mut first = Vec::new();
+    let mut next = Vec::new();
+    for _ in 0..5 {
+        let mut pod = Pod::new();
+        launched.push(pod.launch_time);
+        let cgroups = [pod.make_cgroups(), pod.make_cgroups(), pod.make_cgroups()];
         let mut client = pod.client();
-        let start = Instant::now();
-        let reply = client
-            .call(&Request::StartContainer(Box::new(spec)))
-            .unwrap();
-        assert!(matches!(reply, Reply::Started { .. }));
-        times.push(start.elapsed());
-        pod.exit(&format!("c{n}"));
+        let mut timed = |request: Request| {
+            let start = Instant::now();
+            let reply = client.call(&request).unwrap();
+            assert!(matches!(reply, Reply::Started { .. }), "{reply:?}");
+            start.elapsed()
+        };
+        let mut specs = [pod.spec("c1", &["true"]), pod.spec("c2", &["true"])];
+        specs[0].cgroups.clone_from(&cgroups[1]);
+        specs[1].cgroups.clone_from(&cgroups[2]);
+        let sandbox = SandboxSpec {
+            cgroups: cgroups[0].clone(),
+            ..pod.sandbox()
+        };
+        sandboxed.push(timed(Request::StartSandbox(sandbox)));
+        let [one, two] = specs;
+        first.push(timed(Request::StartContainer(Box::new(one))));
+        next.push(timed(Request::StartContainer(Box::new(two))));
+        pod.exit("c1");
+        pod.exit("c2");
     }
-    let median = |times: &mut [Duration]| {
+    let median = |times: &mut Vec<Duration>| {
         times.sort();
         times[times.len() / 2]
     };
-    let (without, with) = times.split_at_mut(10);
-    let (without, with) = (median(without), median(with));
+    let [launched, sandboxed, first, next] =
+        [&mut launched, &mut sandboxed, &mut first, &mut next].map(median);
     println!(
-        "StartContainer to exec: {without:?} without, {with:?} with {} cgroups",
-        cgroups.len()
+        "launch {launched:?}, sandbox {sandboxed:?}, first container {first:?}, next {next:?}"
     );
-    assert!(without < Duration::from_millis(100));
+    // Loose: other tests run beside this one. A start takes 2 to 4 ms, and on cgroup v1 the first 15 more.
+    assert!(launched + sandboxed + first + next < Duration::from_secs(1));
 }
 
 #[test]
