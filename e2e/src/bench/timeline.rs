@@ -54,10 +54,10 @@ mod tests {
 
     #[test]
     fn median_is_taken_over_the_pods_of_a_log() {
-        let log = "INFO pod{ns=\"a\"}: started timeline=\"sandbox.cni 0.4+2.0 container.start(a) 3+1 container.start(b) 4+1.5 ready 9\"\n\
+        let log = "INFO pod is ready: sandbox.cni 0.4+2.0 container.start(a) 3+1 container.start(b) 4+1.5 ready 9 uid=x\n\
                    something else ready 3+4\n\
-                   INFO started timeline=\"sandbox.cni 0.4+4.0 ready 11.0\"\n\
-                   INFO started timeline=\"sandbox.cni 0.4+3.0 ready 10.0\"\n";
+                   INFO pod is ready: sandbox.cni 0.4+4.0 ready 11.0 uid=y\n\
+                   INFO pod is ready: sandbox.cni 0.4+3.0 ready 10.0\n";
         let medians = medians(log);
         assert_eq!(medians["sandbox_cni"], 3.0);
         assert_eq!(medians["container_start"], 2.5);

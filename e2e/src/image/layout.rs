@@ -141,9 +141,10 @@ fn write(dir: &Path, recipe: &Recipe) -> Result<()> {
         recipe.name,
         recipe.tags.first().map_or("latest", String::as_str)
     );
+    // Who imports the layout, instead of pulling the image, knows it by this name.
     manifest["annotations"] = json!({
         "org.opencontainers.image.ref.name": reference,
-        "io.containerd.image.name": reference,
+        "io.containerd.image.name": format!("hanok.local/{reference}"),
     });
     let index = json!({ "schemaVersion": 2, "manifests": [manifest] });
     fs::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#)?;

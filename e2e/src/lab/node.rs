@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::{Lab, cgroup, down, topology};
+use super::{Lab, cgroup, down, registry, topology};
 use crate::paths;
 use crate::process::{Process, Spawn, wait_for};
 
@@ -190,6 +190,10 @@ impl Node {
             ("netns-dir", run("netns")),
             ("containers-log-dir", dir("container-logs")),
             ("cni-conf-dir", dir("cni")),
+            (
+                "registry-config",
+                registry::hosts_directory(&self.lab).display().to_string(),
+            ),
             ("bridge-name", "hanok0".to_owned()),
         ];
         std::iter::once("agent".to_owned())

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::{Lab, cgroup, topology};
+use super::{Lab, cgroup, registry, topology};
 use crate::network;
 use crate::paths;
 use crate::process::{Process, Spawn, wait_for};
@@ -145,13 +145,9 @@ impl Peer {
     }
 
     fn prepare(&self) -> Result<()> {
-        let registry = self.lab.registry();
-        let hosts = self.dir().join("certs.d").join(&registry);
-        for dir in [&hosts, &self.dir().join("cni"), &self.run_dir()] {
+        for dir in [self.dir().join("cni"), self.run_dir()] {
             fs::create_dir_all(dir)?;
         }
-        let server = format!("server = \"http://{registry}\"\n[host.\"http://{registry}\"]\n");
-        fs::write(hosts.join("hosts.toml"), server)?;
         fs::write(
             self.dir().join("containerd.toml"),
             self.containerd_configuration(),
@@ -284,7 +280,7 @@ disable = true
             state = run("containerd"),
             socket = run("containerd.sock"),
             registry = self.lab.registry(),
-            certs = self.file("certs.d"),
+            certs = registry::hosts_directory(&self.lab).display(),
             cni = self.file("cni"),
             opt = self.file("opt"),
         )

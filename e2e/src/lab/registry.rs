@@ -1,6 +1,7 @@
 //! The lab's image registry: Debian's `docker-registry`, over plain HTTP, in the control plane's namespace.
 
 use std::fs;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use rustix::process::Signal;
@@ -11,10 +12,21 @@ use crate::process::Spawn;
 
 const NAME: &str = "registry";
 
+/// Where nodes read that this registry is asked over plain HTTP (`hosts.toml`, as containerd has it).
+pub(super) fn hosts_directory(lab: &Lab) -> PathBuf {
+    lab.dir().join("certs.d")
+}
+
 /// Starts it on an empty store; [`crate::image::publish`] waits for it.
 pub(super) fn start(lab: &Lab) -> Result<()> {
     let store = lab.dir().join(NAME);
     fs::create_dir_all(&store)?;
+    let hosts = hosts_directory(lab).join(lab.registry());
+    fs::create_dir_all(&hosts)?;
+    fs::write(
+        hosts.join("hosts.toml"),
+        format!("server = \"http://{}\"\n", lab.registry()),
+    )?;
     let config = lab.dir().join("registry.yaml");
     fs::write(
         &config,
