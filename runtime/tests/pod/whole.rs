@@ -1,11 +1,10 @@
-//! Pods with the real network, in a network namespace of the test's own.
+//! Pods with real images and the real network, in a network namespace of the test's own.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use hanok_cni::{BuiltIn, Config, Options, Source};
@@ -13,10 +12,14 @@ use hanok_runtime::api::{
     ContainerConfig, ContainerState, NamespaceMode, PodSandbox, PodSandboxConfig, PodUid,
     RuntimeService,
 };
+use hanok_runtime::container::rootfs::RootfsSource;
+use hanok_runtime::image::{Images, ImagesConfig};
 use hanok_runtime::sandbox::network::CniNetwork;
 use hanok_runtime::service::{Runtime, RuntimeConfig};
+use serde_json::json;
+use sha2::{Digest, Sha256};
 
-use crate::rig::{FakeImages, Fault, IMAGE, PATIENCE, entries, programs};
+use crate::rig::{PATIENCE, entries, populate, programs};
 
 const BRIDGE: &str = "hkservice0";
 
@@ -60,19 +63,19 @@ fn pod(base: &Path, name: &str) -> PodSandboxConfig {
     }
 }
 
-fn script(script: &str) -> ContainerConfig {
+fn script(image: &str, script: &str) -> ContainerConfig {
     ContainerConfig {
         name: "c".into(),
-        image: IMAGE.into(),
+        image: image.into(),
         command: vec!["/bin/sh".into(), "-c".into(), script.into()],
         log_path: "c/0.log".into(),
         ..ContainerConfig::default()
     }
 }
 
-async fn start(runtime: &Runtime, sandbox: &PodSandbox, text: &str) {
+async fn start(runtime: &Runtime, sandbox: &PodSandbox, image: &str, text: &str) {
     let id = runtime
-        .create_container(&sandbox.id, script(text))
+        .create_container(&sandbox.id, script(image, text))
         .await
         .unwrap();
     runtime.start_container(&id).await.unwrap();
@@ -100,7 +103,13 @@ fn root_pods_reach_each_other_by_address_and_leave_no_lease() {
             ipam_dir: base.join("ipam"),
             ..Options::default()
         };
-        let images = Arc::new(FakeImages::new(base, Arc::new(Mutex::new(Fault::None))));
+        let images = Images::open(ImagesConfig::new(base.join("root"))).unwrap();
+        layout(&base.join("layout"));
+        let image = images
+            .import(&base.join("layout"), Some("example.test/busybox:1"))
+            .await;
+        let image = &image.unwrap()[0].id;
+        let images = Arc::new(images);
         let config = RuntimeConfig {
             run_dir: base.join("run"),
             root: base.join("root"),
@@ -119,14 +128,10 @@ fn root_pods_reach_each_other_by_address_and_leave_no_lease() {
         let client = runtime.run_pod_sandbox(pod(base, "client")).await.unwrap();
         assert!(server.ips[0].starts_with("10.213.7."), "{server:?}");
         assert_ne!(server.ips, client.ips);
-        start(&runtime, &server, "echo hello | nc -l -p 80").await;
+        start(&runtime, &server, image, "echo hello | nc -l -p 80").await;
         let ip = &server.ips[0];
-        start(
-            &runtime,
-            &client,
-            &format!("until nc {ip} 80; do sleep 0.02; done"),
-        )
-        .await;
+        let ask = format!("touch /data/x && until nc {ip} 80; do sleep 0.02; done");
+        start(&runtime, &client, image, &ask).await;
         let view = || runtime.pod_view(&client.config.uid);
         let waiting = async {
             while view().await.unwrap().containers[0].state != ContainerState::Exited {
@@ -139,7 +144,9 @@ fn root_pods_reach_each_other_by_address_and_leave_no_lease() {
 
         // Another agent; what it does not know of must not lose its lease.
         drop(runtime);
-        let runtime = Runtime::open(config, images, network()).await.unwrap();
+        let runtime = Runtime::open(config, images.clone(), network())
+            .await
+            .unwrap();
         assert_eq!(runtime.list_pod_sandboxes().await.unwrap().len(), 2);
         assert_eq!(leases(base), 2);
         for sandbox in [&server, &client] {
@@ -150,9 +157,10 @@ fn root_pods_reach_each_other_by_address_and_leave_no_lease() {
                 .unwrap();
         }
         assert_eq!(leases(base), 0);
-        for left in ["netns", "run/sandboxes", "snapshots"] {
+        for left in ["netns", "run/sandboxes", "root/volumes"] {
             assert_eq!(entries(&base.join(left)), [""; 0], "{left}");
         }
+        assert_eq!(images.keys().await.unwrap(), [""; 0]);
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains(base.to_str().unwrap()), "a mount is left");
         let links = Command::new("ip").args(["-o", "link"]).output().unwrap();
@@ -162,6 +170,49 @@ fn root_pods_reach_each_other_by_address_and_leave_no_lease() {
         drop(runtime);
         crate::rig::remove_cgroup_roots(&name);
     });
+}
+
+/// An OCI layout with one image of one layer: busybox. `/data` is a volume of it, and belongs to user 1000.
+fn layout(dir: &Path) {
+    let root = dir.join("root");
+    fs::create_dir_all(root.join("data")).unwrap();
+    populate(&root);
+    std::os::unix::fs::chown(root.join("data"), Some(1000), Some(1000)).unwrap();
+    let blobs = dir.join("blobs/sha256");
+    fs::create_dir_all(&blobs).unwrap();
+    let blob = |bytes: &[u8], media_type: &str| {
+        let hash: String = Sha256::digest(bytes)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        fs::write(blobs.join(&hash), bytes).unwrap();
+        json!({"mediaType": media_type, "digest": format!("sha256:{hash}"), "size": bytes.len()})
+    };
+    let mut layer = tar::Builder::new(Vec::new());
+    layer.follow_symlinks(false);
+    layer.append_dir_all(".", &root).unwrap();
+    let layer = blob(
+        &layer.into_inner().unwrap(),
+        "application/vnd.oci.image.layer.v1.tar",
+    );
+    let config = json!({
+        "architecture": if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" },
+        "os": "linux",
+        "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
+        "config": {"Cmd": ["sh"], "Volumes": {"/data": {}}, "User": "app"},
+    });
+    let config = blob(
+        config.to_string().as_bytes(),
+        "application/vnd.oci.image.config.v1+json",
+    );
+    let media_type = "application/vnd.oci.image.manifest.v1+json";
+    let manifest = json!({
+        "schemaVersion": 2, "mediaType": media_type, "config": config, "layers": [layer],
+    });
+    let manifest = blob(manifest.to_string().as_bytes(), media_type);
+    let index = json!({"schemaVersion": 2, "manifests": [manifest]});
+    fs::write(dir.join("index.json"), index.to_string()).unwrap();
+    fs::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
 }
 
 /// Files of leases: those named by an address.
