@@ -5,6 +5,7 @@
 //! the namespace in which it was opened, wherever its thread goes later.
 
 pub(crate) mod address;
+pub(crate) mod gone;
 pub(crate) mod link;
 
 use std::io;
@@ -15,9 +16,12 @@ use netlink_packet_core::{
 };
 use netlink_packet_netfilter::{NetfilterMessage, NetfilterMessageInner};
 use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::Socket as RawSocket;
 use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
-use netlink_sys::{Socket as RawSocket, SocketAddr};
 use nix::errno::Errno;
+
+/// The kernel never sends more at once, in bytes.
+const MAX_DATAGRAM: usize = 32 << 10;
 
 /// The kernel refused a request, or the socket failed.
 #[derive(Debug, thiserror::Error)]
@@ -78,9 +82,8 @@ impl Socket {
             what: "open a netlink socket".to_owned(),
             source,
         };
-        let mut raw = RawSocket::new(protocol).map_err(failed)?;
-        raw.bind_auto().map_err(failed)?;
-        raw.connect(&SocketAddr::new(0, 0)).map_err(failed)?;
+        // The first send binds it, and the kernel is whom an unconnected socket speaks to.
+        let raw = RawSocket::new(protocol).map_err(failed)?;
         // Acknowledgements without a copy of the request; old kernels lack it, and we ignore the copy.
         let _ = raw.set_cap_ack(true);
         Ok(Self { raw, sequence: 0 })
@@ -228,12 +231,16 @@ impl Socket {
     where
         M: NetlinkDeserializable + std::fmt::Debug,
     {
-        let (bytes, _) = loop {
-            match self.raw.recv_from_full() {
+        let mut bytes = Vec::with_capacity(MAX_DATAGRAM);
+        loop {
+            match self.raw.recv(&mut bytes, 0) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                other => break other?,
+                other => {
+                    other?;
+                    break;
+                }
             }
-        };
+        }
         let mut rest = bytes.as_slice();
         let mut messages = Vec::new();
         while rest.len() >= 16 {

@@ -21,7 +21,7 @@ use super::{Call, PluginError, hash, sysctl};
 use crate::ipam;
 use crate::masquerade::{self, Masquerade, table_name};
 use crate::netlink::link::{self, Link, Veth};
-use crate::netlink::{NetlinkError, Socket, address};
+use crate::netlink::{NetlinkError, Socket, address, gone};
 use crate::netns;
 use crate::spec::{AddResult, Interface};
 use crate::task::on_thread;
@@ -217,12 +217,9 @@ fn forward(leased: &AddResult, ipv6: bool) -> Result<(), PluginError> {
 
 /// Deletes the pair by the host's end, or from inside when another program has named that end.
 fn unwire(call: &Call) -> Result<(), PluginError> {
-    let mut socket = Socket::route()?;
     let host = host_name(call);
-    match link::get(&mut socket, &host) {
-        Ok(_) => socket
-            .execute(vec![link::delete(&host)])
-            .map_err(PluginError::from),
+    match link::get(&mut Socket::route()?, &host) {
+        Ok(_) => Ok(gone::delete_link(&host)?),
         Err(e) if e.is_gone() => pod::delete(call),
         Err(e) => Err(e.into()),
     }

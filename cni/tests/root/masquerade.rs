@@ -9,10 +9,10 @@ fn wanted() -> Masquerade {
     Masquerade {
         table: "hanok-test".into(),
         pod_cidrs: vec![
-            "10.1.0.0/24".parse().unwrap(),
-            "fd00:1::/64".parse().unwrap(),
+            "10.1.0.0/24".parse().expect("a CIDR"),
+            "fd00:1::/64".parse().expect("a CIDR"),
         ],
-        non_masquerade_cidrs: vec!["10.0.0.0/12".parse().unwrap()],
+        non_masquerade_cidrs: vec!["10.0.0.0/12".parse().expect("a CIDR")],
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::netlink::{Socket, address, link};
+use crate::netlink::{Socket, address, gone, link};
 use crate::netns::{self, NetnsError};
 use crate::plugins::{Call, PluginError, sysctl};
 use crate::spec::{AddResult, Route};
@@ -60,7 +60,7 @@ pub(super) fn delete(call: &Call) -> Result<(), PluginError> {
         return Ok(());
     };
     enter(call, &netns)?;
-    Ok(Socket::route()?.execute(vec![link::delete(&call.attachment.ifname)])?)
+    Ok(gone::delete_link(&call.attachment.ifname)?)
 }
 
 /// Compares the interface with the result of ADD.
