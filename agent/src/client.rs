@@ -10,7 +10,7 @@ pub(crate) mod fake;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use http::{Request, Uri};
+use http::{HeaderValue, Request, Uri};
 use hyper_rustls::FixedServerNameResolver;
 use hyper_util::client::legacy::Client as HyperClient;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -27,6 +27,10 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// A server that does not take a connection in this time is not there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The agent's name for itself, in the server's audit log and metrics.
+const USER_AGENT: HeaderValue =
+    HeaderValue::from_static(concat!("hanok/", env!("CARGO_PKG_VERSION")));
 
 /// The API server cannot be spoken to as the kubeconfig says: one line that names file and field.
 #[derive(Debug, thiserror::Error)]
@@ -74,9 +78,10 @@ pub async fn load(path: &Path) -> Result<ApiServer, ClientError> {
         ));
     }
     let kubeconfig = Kubeconfig::read_from(path).map_err(|error| failed(config_message(&error)))?;
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .map_err(|error| failed(config_message(&error)))?;
+    config.headers.push((http::header::USER_AGENT, USER_AGENT));
     connect(&config).map_err(|error| failed(client_message(&error)))
 }
 

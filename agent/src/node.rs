@@ -212,7 +212,8 @@ pub async fn follow_pod_cidrs(server: &ApiServer, name: &str, cidrs: watch::Send
                     news
                 });
             }
-            Some(Ok(None)) => tracing::warn!(node = name, "the node's object has been deleted"),
+            // Before the registration, or after somebody has deleted it.
+            Some(Ok(None)) => tracing::info!(node = name, "the node has no object"),
             Some(Err(_)) => back_off.wait().await,
             None => return,
         }

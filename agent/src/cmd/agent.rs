@@ -27,7 +27,7 @@ use crate::pod::settings::{AdmitLinux, Clock, Deps};
 use crate::pod::workers;
 use crate::sinks::EventKind;
 use crate::status_writer::StatusWriter;
-use crate::timeline::{Timeline, one_line};
+use crate::timeline::Timeline;
 use crate::volume::PodVolumes;
 use crate::{logging, server, source};
 
@@ -43,7 +43,7 @@ pub struct Options {
 
 /// Runs the command: returns after a signal, or with what keeps the agent from starting.
 pub async fn run(options: Options) -> anyhow::Result<()> {
-    let (timeline, timelines) = Timeline::with_listener();
+    let timeline = Timeline::default();
     logging::start(options.flags.verbosity.unwrap_or(0), &timeline);
     // From now on a signal ends the agent in order.
     let stop = stop_at_signal()?;
@@ -61,7 +61,6 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let assembled = parts::machinery(&settings)
         .open(&settings.pod_cidrs)
         .await?;
-    tokio::spawn(print_timelines(timelines));
     Agent::new(settings, server, facts, assembled, timeline)
         .run(stop)
         .await
@@ -93,18 +92,6 @@ fn this_machine() -> anyhow::Result<Machine> {
         hostname: machine::hostname(),
         program_dir,
     })
-}
-
-/// Logs the steps of each pod's start.
-async fn print_timelines(
-    mut timelines: mpsc::UnboundedReceiver<(
-        hanok_runtime::api::PodUid,
-        Vec<crate::timeline::Step>,
-    )>,
-) {
-    while let Some((uid, steps)) = timelines.recv().await {
-        tracing::info!(%uid, "pod is ready: {}", one_line(&steps));
-    }
 }
 
 /// Everything that the agent is made of.

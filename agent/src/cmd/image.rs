@@ -17,7 +17,12 @@ pub struct Options {
     #[command(subcommand)]
     command: Command,
     /// Directory of images and their layers
-    #[arg(long, global = true, value_name = "DIR", default_value = "/var/lib/hanok")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        default_value = "/var/lib/hanok"
+    )]
     state_dir: PathBuf,
 }
 
@@ -104,7 +109,10 @@ fn rows(images: &[Image]) -> Vec<Vec<String>> {
             rows.push(row(name, tag));
         }
         if image.repo_tags.is_empty() {
-            let name = image.repo_digests.first().and_then(|name| name.split_once('@'));
+            let name = image
+                .repo_digests
+                .first()
+                .and_then(|name| name.split_once('@'));
             rows.push(row(name.map_or("<none>", |(name, _)| name), "<none>"));
         }
     }
