@@ -123,6 +123,9 @@ impl Shim {
         }
         container.phase = Phase::Exited(exit.clone());
         container.io = crate::container::Io::default();
+        // Nothing execs in it any more; its environment and filter need not wait for Delete.
+        container.process.env = Vec::new();
+        container.process.seccomp = Vec::new();
         self.detach_all(key);
         self.drop_stdin_relays(key);
         self.publish(&Event::ContainerExited { exit });
