@@ -199,6 +199,8 @@ pub(crate) struct Rig {
     pub(crate) network: Arc<FakeNetwork>,
     pub(crate) images: Arc<FakeImages>,
     pub(crate) fault: Arc<Mutex<Fault>>,
+    /// The fake one, unless [`Rig::use_network`] brings another.
+    pod_network: Arc<dyn PodNetwork>,
     runtime: Option<Runtime>,
     cgroup_root: String,
     ended: bool,
@@ -223,7 +225,9 @@ impl Rig {
         });
         let images = Arc::new(FakeImages::new(dir.path(), fault.clone()));
         let cgroup_root = name.clone();
+        let pod_network = network.clone();
         let mut rig = Rig {
+            pod_network,
             dir,
             name,
             network,
@@ -258,10 +262,16 @@ impl Rig {
         drop(self.runtime.take());
         let config = self.config();
         self.runtime = Some(
-            Runtime::open(config, self.images.clone(), self.network.clone())
+            Runtime::open(config, self.images.clone(), self.pod_network.clone())
                 .await
                 .unwrap(),
         );
+    }
+
+    /// Opens the runtime with another network.
+    pub(crate) async fn use_network(&mut self, network: Arc<dyn PodNetwork>) {
+        self.pod_network = network;
+        self.open().await;
     }
 
     /// As if the agent had died.
