@@ -5,6 +5,8 @@
 //! are installed.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench")]
 
+#[path = "../tests/pod/fakes.rs"]
+mod fakes;
 #[path = "../tests/pod/rig.rs"]
 #[expect(dead_code, reason = "the tests use the rest")]
 mod rig;
@@ -111,7 +113,8 @@ async fn pods(rounds: usize) {
     for pause in [Duration::ZERO, Duration::from_millis(200)] {
         let figures = Figures(Arc::default());
         let mut rig = Rig::new("bench").await;
-        rig.use_network(Arc::new(network(&rig))).await;
+        rig.pod_network = Arc::new(network(&rig));
+        rig.open().await;
         for _ in 0..rounds {
             tokio::time::sleep(pause).await;
             pod(&rig, &figures).await;
@@ -176,7 +179,7 @@ fn peer(program: &str, rounds: usize, figures: &Figures) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("rootfs");
     fs::create_dir(&root).unwrap();
-    rig::populate(&root);
+    fakes::populate(&root);
     let run = |arguments: &[&str], quiet: bool| {
         let mut command = Command::new(program);
         command

@@ -4,19 +4,19 @@
 //! requests that overlap use several; subscriptions and execs keep theirs. Descriptors for an exec travel
 //! beside the request. Nothing here knows what the requests mean.
 
+mod connection;
+
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use hanok_shim::frame::{self, Decoder, FrameError};
+use hanok_shim::frame::FrameError;
 use hanok_shim::protocol::{Event, FailureKind, Reply, Request, ShimState, VERSION};
-use hanok_shim::sys::socket;
-use rustix::fs::{Mode, OFlags};
-use serde::de::DeserializeOwned;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
-use tokio::net::UnixStream;
+
+pub use connection::bind;
+use connection::{Connection, connect};
 
 /// Idle connections kept per shim. Each costs a descriptor on both sides.
 const MAX_IDLE: usize = 1;
@@ -24,12 +24,6 @@ const MAX_IDLE: usize = 1;
 /// How long a shim may take to answer. The slowest request starts a container, which is milliseconds; a
 /// shim that is silent for this long is stopped or stuck, and must not hold its pod's worker for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Bytes asked from the socket at once.
-const CHUNK: usize = 4096;
-
-/// Longest path that fits `sockaddr_un`, with its final zero.
-const MAX_SOCKET_PATH: usize = 107;
 
 /// Why a call came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -217,12 +211,7 @@ impl Shim {
                         source,
                     },
                 })?;
-            let mut connection = Connection {
-                socket: self.socket.clone(),
-                stream,
-                decoder: Decoder::new(),
-                answered: false,
-            };
+            let mut connection = Connection::new(self.socket.clone(), stream);
             match connection
                 .call(&Request::Hello { version: VERSION }, &[])
                 .await?
@@ -283,121 +272,6 @@ impl ExecConnection {
             }),
         }
     }
-}
-
-#[derive(Debug)]
-struct Connection {
-    socket: PathBuf,
-    stream: UnixStream,
-    decoder: Decoder,
-    /// Whether the request in flight has been answered in part.
-    answered: bool,
-}
-
-impl Connection {
-    /// Sends a request and waits for its first reply; a reply that says "failed" is an error.
-    async fn call(
-        &mut self,
-        request: &Request,
-        fds: &[BorrowedFd<'_>],
-    ) -> Result<Reply, ShimError> {
-        self.answered = false;
-        let bytes = frame::encode(request).map_err(|source| self.protocol(source))?;
-        self.send(&bytes, fds)
-            .await
-            .map_err(|source| self.io(source))?;
-        match self.receive().await? {
-            Reply::Failed { kind, message } => Err(ShimError::Failed { kind, message }),
-            reply => Ok(reply),
-        }
-    }
-
-    async fn send(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let mut sent = 0;
-        if !fds.is_empty() {
-            sent = self
-                .stream
-                .async_io(Interest::WRITABLE, || {
-                    Ok(socket::send(&self.stream, bytes, fds)?)
-                })
-                .await?;
-        }
-        self.stream.write_all(&bytes[sent..]).await
-    }
-
-    async fn receive<T: DeserializeOwned>(&mut self) -> Result<T, ShimError> {
-        loop {
-            match self.decoder.next_message() {
-                Ok(Some(message)) => return Ok(message),
-                Ok(None) => {}
-                Err(source) => return Err(self.protocol(source)),
-            }
-            let mut chunk = [0; CHUNK];
-            match self.stream.read(&mut chunk).await {
-                Ok(0) => {
-                    return Err(ShimError::Gone {
-                        socket: self.socket.clone(),
-                    });
-                }
-                Ok(count) => {
-                    self.answered = true;
-                    self.decoder.feed(&chunk[..count]);
-                }
-                Err(source) => return Err(self.io(source)),
-            }
-        }
-    }
-
-    fn io(&self, source: io::Error) -> ShimError {
-        match source.kind() {
-            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => ShimError::Gone {
-                socket: self.socket.clone(),
-            },
-            _ => ShimError::Io {
-                socket: self.socket.clone(),
-                source,
-            },
-        }
-    }
-
-    fn protocol(&self, source: FrameError) -> ShimError {
-        ShimError::Protocol {
-            socket: self.socket.clone(),
-            source,
-        }
-    }
-}
-
-/// Binds a listening socket at a path of any length, for this user only.
-pub fn bind(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
-    let listener = through_directory(path, |path| std::os::unix::net::UnixListener::bind(path))?;
-    rustix::fs::chmod(path, Mode::from_raw_mode(0o600))?;
-    Ok(listener)
-}
-
-async fn connect(path: &Path) -> io::Result<UnixStream> {
-    // Connecting to a unix socket does not wait, but for a full backlog, and then only for the shim.
-    let stream = through_directory(path, |path| std::os::unix::net::UnixStream::connect(path))?;
-    stream.set_nonblocking(true)?;
-    UnixStream::from_std(stream)
-}
-
-/// Calls with a path that fits a socket address: a long one is named by its open directory.
-fn through_directory<T>(path: &Path, call: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
-    if path.as_os_str().len() <= MAX_SOCKET_PATH {
-        return call(path);
-    }
-    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
-    let number = std::os::fd::AsRawFd::as_raw_fd(&directory.as_fd());
-    call(
-        &Path::new("/proc/self/fd")
-            .join(number.to_string())
-            .join(name),
-    )
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ mod adopt;
 mod confine;
 #[path = "pod/exec.rs"]
 mod exec;
+#[path = "pod/fakes.rs"]
+mod fakes;
 #[path = "pod/life.rs"]
 mod life;
 #[path = "pod/rig.rs"]

@@ -1,6 +1,9 @@
 //! Against a shim of a few lines.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+
+use hanok_shim::frame::{self, Decoder};
+use hanok_shim::sys::socket;
 
 use super::*;
 

@@ -2,23 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use hanok_runtime::api::{
     Container, ContainerConfig, ContainerId, ContainerState, NamespaceMode, PodSandbox,
     PodSandboxConfig, PodUid, Resources, RuntimeService, SandboxId,
 };
-use hanok_runtime::container::rootfs::{RootfsError, RootfsImage, RootfsSource};
-use hanok_runtime::sandbox::network::{NetworkError, NetworkRequest, PodNetwork};
+use hanok_runtime::sandbox::network::PodNetwork;
 use hanok_runtime::service::{Runtime, RuntimeConfig};
-use hanok_runtime::spec::ImageFacts;
-use hanok_shim::protocol::Rootfs;
+
+use crate::fakes::{FakeImages, FakeNetwork, Fault, ip};
 
 /// Longest wait for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -46,152 +43,6 @@ pub(crate) fn programs() -> &'static Path {
     })
 }
 
-/// Where something is to fail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fault {
-    None,
-    Pin,
-    Add,
-    Prepare,
-}
-
-/// Pins network namespaces and gives out an address that nobody has.
-#[derive(Debug)]
-pub(crate) struct FakeNetwork {
-    prefix: String,
-    count: AtomicU32,
-    fault: Arc<Mutex<Fault>>,
-    /// ADDs without their DEL.
-    pub(crate) attached: Mutex<Vec<SandboxId>>,
-}
-
-fn ip(arguments: &[&str]) -> Result<(), NetworkError> {
-    let output = Command::new("ip").args(arguments).output().unwrap();
-    let words = String::from_utf8_lossy(&output.stderr).into_owned();
-    if output.status.success() {
-        Ok(())
-    } else {
-        Err(NetworkError(words))
-    }
-}
-
-fn name(netns: &Path) -> &str {
-    netns.file_name().unwrap().to_str().unwrap()
-}
-
-#[async_trait]
-impl PodNetwork for FakeNetwork {
-    fn new_netns(&self) -> Result<PathBuf, NetworkError> {
-        let count = self.count.fetch_add(1, Ordering::Relaxed);
-        Ok(Path::new("/run/netns").join(format!("{}-{count}", self.prefix)))
-    }
-
-    async fn pin(&self, netns: &Path) -> Result<(), NetworkError> {
-        ip(&["netns", "add", name(netns)])?;
-        ip(&["-n", name(netns), "link", "set", "lo", "up"])?;
-        if *self.fault.lock().unwrap() == Fault::Pin {
-            return Err(NetworkError("pin fails".into()));
-        }
-        Ok(())
-    }
-
-    async fn add(&self, request: NetworkRequest<'_>) -> Result<Vec<String>, NetworkError> {
-        self.attached.lock().unwrap().push(request.sandbox.clone());
-        if *self.fault.lock().unwrap() == Fault::Add {
-            return Err(NetworkError("add fails".into()));
-        }
-        Ok(vec!["192.0.2.7".into()])
-    }
-
-    async fn delete(&self, request: NetworkRequest<'_>) -> Result<(), NetworkError> {
-        self.attached
-            .lock()
-            .unwrap()
-            .retain(|id| id != request.sandbox);
-        Ok(())
-    }
-
-    async fn unpin(&self, netns: &Path) -> Result<(), NetworkError> {
-        if netns.exists() {
-            ip(&["netns", "del", name(netns)])
-        } else {
-            Ok(())
-        }
-    }
-
-    async fn collect(&self, _alive: &[SandboxId]) -> Result<(), NetworkError> {
-        Ok(())
-    }
-
-    async fn ready(&self) -> Result<(), NetworkError> {
-        Ok(())
-    }
-}
-
-/// One layer with busybox, and a directory for each container.
-#[derive(Debug)]
-pub(crate) struct FakeImages {
-    base: PathBuf,
-    pub(crate) facts: Mutex<ImageFacts>,
-    fault: Arc<Mutex<Fault>>,
-}
-
-impl FakeImages {
-    /// With its layer made in `base`.
-    pub(crate) fn new(base: &Path, fault: Arc<Mutex<Fault>>) -> Self {
-        for part in ["layer", "snapshots"] {
-            fs::create_dir(base.join(part)).unwrap();
-        }
-        populate(&base.join("layer"));
-        FakeImages {
-            base: base.to_owned(),
-            facts: Mutex::default(),
-            fault,
-        }
-    }
-}
-
-#[async_trait]
-impl RootfsSource for FakeImages {
-    async fn image(&self, id: &str) -> Result<Option<RootfsImage>, RootfsError> {
-        let facts = self.facts.lock().unwrap().clone();
-        Ok((id == IMAGE).then(|| RootfsImage {
-            reference: "busybox@sha256:0".into(),
-            facts,
-        }))
-    }
-
-    async fn prepare(&self, key: &str, _image: &str) -> Result<Rootfs, RootfsError> {
-        let snapshot = self.base.join("snapshots").join(key);
-        let part = |name: &str| {
-            let path = snapshot.join(name);
-            fs::create_dir_all(&path).unwrap();
-            path.to_str().unwrap().to_owned()
-        };
-        let (upper, work) = (part("upper"), part("work"));
-        if *self.fault.lock().unwrap() == Fault::Prepare {
-            return Err(RootfsError("prepare fails".into()));
-        }
-        let lower = vec![self.base.join("layer").to_str().unwrap().to_owned()];
-        Ok(Rootfs::Overlay { lower, upper, work })
-    }
-
-    async fn remove(&self, key: &str) -> Result<(), RootfsError> {
-        let _ = fs::remove_dir_all(self.base.join("snapshots").join(key));
-        Ok(())
-    }
-
-    async fn keys(&self) -> Result<Vec<String>, RootfsError> {
-        let entries = fs::read_dir(self.base.join("snapshots"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        Ok(entries
-            .map(|entry| entry.file_name().into_string().unwrap())
-            .collect())
-    }
-}
-
 /// Everything that a test needs.
 pub(crate) struct Rig {
     pub(crate) dir: tempfile::TempDir,
@@ -199,8 +50,8 @@ pub(crate) struct Rig {
     pub(crate) network: Arc<FakeNetwork>,
     pub(crate) images: Arc<FakeImages>,
     pub(crate) fault: Arc<Mutex<Fault>>,
-    /// The fake one, unless [`Rig::use_network`] brings another.
-    pod_network: Arc<dyn PodNetwork>,
+    /// The fake one, unless somebody brings another and opens again.
+    pub(crate) pod_network: Arc<dyn PodNetwork>,
     runtime: Option<Runtime>,
     cgroup_root: String,
     ended: bool,
@@ -266,12 +117,6 @@ impl Rig {
                 .await
                 .unwrap(),
         );
-    }
-
-    /// Opens the runtime with another network.
-    pub(crate) async fn use_network(&mut self, network: Arc<dyn PodNetwork>) {
-        self.pod_network = network;
-        self.open().await;
     }
 
     /// As if the agent had died.
@@ -514,32 +359,6 @@ pub(crate) fn remove_cgroup_roots(root: &str) {
     for dir in cgroups_below(root).iter().rev() {
         let _ = fs::remove_dir(dir);
     }
-}
-
-/// The layer: static busybox and what a container expects around it.
-pub(crate) fn populate(root: &Path) {
-    for dir in ["bin", "etc", "proc", "sys", "dev", "tmp"] {
-        fs::create_dir(root.join(dir)).unwrap();
-    }
-    fs::copy("/bin/busybox", root.join("bin/busybox")).unwrap();
-    for applet in [
-        "sh", "cat", "echo", "sleep", "true", "false", "id", "ls", "nc", "kill", "grep", "mknod",
-        "mount", "hostname", "env", "pwd", "unshare", "head", "tail", "dd", "stat", "touch",
-        "chmod", "mkdir", "ps", "wc", "tr", "seq", "test", "trap", "rm",
-    ] {
-        symlink("busybox", root.join("bin").join(applet)).unwrap();
-    }
-    fs::write(
-        root.join("etc/passwd"),
-        "root:x:0:0::/root:/bin/sh\napp:x:1000:1000::/:/bin/sh\n",
-    )
-    .unwrap();
-    fs::write(
-        root.join("etc/group"),
-        "root:x:0:\napp:x:1000:\nextra:x:2000:app\n",
-    )
-    .unwrap();
-    fs::write(root.join("etc/text"), "not a program\n").unwrap();
 }
 
 /// A memory limit.

@@ -4,7 +4,8 @@ use std::fs;
 
 use hanok_runtime::api::{Error, RuntimeService};
 
-use crate::rig::{Fault, Rig};
+use crate::fakes::Fault;
+use crate::rig::Rig;
 
 fn set(rig: &Rig, fault: Fault) {
     *rig.fault.lock().unwrap() = fault;

@@ -19,7 +19,8 @@ use hanok_runtime::service::{Runtime, RuntimeConfig};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::rig::{PATIENCE, entries, populate, programs};
+use crate::fakes::populate;
+use crate::rig::{PATIENCE, entries, programs};
 
 const BRIDGE: &str = "hkservice0";
 

@@ -1,0 +1,169 @@
+//! What every operation of the runtime works with, and where its files are.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+use super::chain;
+use super::registry::Registry;
+use crate::api::{
+    ContainerId, Error, NamespaceMode, PodSandboxConfig, PodUid, Resources, Result, SandboxId,
+};
+use crate::cgroup::{self, Cgroups};
+use crate::container::rootfs::RootfsSource;
+use crate::sandbox::network::PodNetwork;
+use crate::sandbox::{SandboxController, SandboxRecord};
+use crate::seccomp::Filters;
+
+/// The files of the runtime; the drawing is in the crate's documentation.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    pub(super) run_dir: PathBuf,
+    pub(super) root: PathBuf,
+}
+
+impl Layout {
+    pub(crate) fn sandboxes(&self) -> PathBuf {
+        self.run_dir.join("sandboxes")
+    }
+
+    pub(crate) fn sandbox(&self, id: &SandboxId) -> PathBuf {
+        self.sandboxes().join(id.as_str())
+    }
+
+    pub(crate) fn containers(&self, sandbox: &SandboxId) -> PathBuf {
+        self.sandbox(sandbox).join("containers")
+    }
+
+    pub(crate) fn all_volumes(&self) -> PathBuf {
+        self.root.join("volumes")
+    }
+
+    pub(crate) fn volumes(&self, container: &ContainerId) -> PathBuf {
+        self.all_volumes().join(container.as_str())
+    }
+}
+
+/// What every operation works with.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) layout: Layout,
+    pub(crate) cgroups: Cgroups,
+    pub(crate) filters: Filters,
+    pub(crate) network: Arc<dyn PodNetwork>,
+    pub(crate) images: Arc<dyn RootfsSource>,
+    pub(crate) registry: Registry,
+    /// Cancelled when the runtime is dropped: ends the tasks that follow shims.
+    pub(crate) stopped: CancellationToken,
+    pub(crate) host: Host,
+    pub(super) controllers: BTreeMap<String, Arc<dyn SandboxController>>,
+    pub(super) doorbell: broadcast::Sender<PodUid>,
+}
+
+/// What was found out about the machine when the runtime was opened.
+#[derive(Debug, Clone)]
+pub(crate) struct Host {
+    pub(crate) hostname: String,
+    pub(crate) capabilities: u64,
+    pub(crate) extra_masked_paths: Vec<String>,
+}
+
+impl Core {
+    pub(crate) fn controller(&self, handler: &str) -> Result<Arc<dyn SandboxController>> {
+        self.controllers
+            .get(handler)
+            .cloned()
+            .ok_or_else(|| Error::UnknownHandler {
+                handler: handler.to_owned(),
+                known: self.handlers(),
+            })
+    }
+
+    pub(super) fn handlers(&self) -> Vec<String> {
+        self.controllers.keys().cloned().collect()
+    }
+
+    pub(crate) fn ring(&self, pod: &PodUid) {
+        // Nobody may be listening.
+        let _ = self.doorbell.send(pod.clone());
+    }
+
+    /// Host name inside the pod: its own, or the node's for pods in the node's network.
+    pub(crate) fn hostname<'a>(&'a self, config: &'a PodSandboxConfig) -> &'a str {
+        match config.network {
+            NamespaceMode::Node => &self.host.hostname,
+            _ => &config.hostname,
+        }
+    }
+
+    /// Starts the v1 grace period early, beside the network: see [`Cgroups::warm_up`].
+    pub(crate) fn warm_up(self: &Arc<Self>) {
+        if !self.cgroups.is_v2() {
+            let core = self.clone();
+            tokio::task::spawn_blocking(move || core.cgroups.warm_up());
+        }
+    }
+
+    /// Makes the cgroup of a sandbox's holder and returns what it joins at birth. On v2 that is a leaf, as
+    /// the pod's cgroup cannot hold processes beside children. On v1 it is the pod's cgroup, and
+    /// [`Core::adopt_pause`] puts it there.
+    pub(crate) fn sandbox_cgroups(
+        &self,
+        record: &SandboxRecord,
+    ) -> std::result::Result<Vec<PathBuf>, cgroup::CgroupError> {
+        let path = holder_cgroup(record);
+        if self.cgroups.is_v2() {
+            self.cgroups.update(&path, &Resources::default())?;
+            return self.cgroups.directories(&path);
+        }
+        if !record.config.cgroup_parent.is_empty() {
+            self.cgroups
+                .update(&record.config.cgroup_parent, &Resources::default())?;
+        }
+        Ok(Vec::new())
+    }
+
+    /// Moves the holder into the pod's cgroup on v1, aside: the move waits for the kernel, and nothing waits
+    /// for the move.
+    pub(crate) fn adopt_pause(self: &Arc<Self>, record: &SandboxRecord, pid: i32) {
+        if self.cgroups.is_v2() || pid <= 0 || record.config.cgroup_parent.is_empty() {
+            return;
+        }
+        let (core, parent) = (self.clone(), record.config.cgroup_parent.clone());
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = core.cgroups.join(&parent, pid) {
+                tracing::debug!(
+                    pid,
+                    error = chain(&error),
+                    "pause stays outside of the pod's cgroup"
+                );
+            }
+        });
+    }
+
+    pub(crate) async fn remove_sandbox_cgroup(
+        &self,
+        record: &SandboxRecord,
+    ) -> std::result::Result<(), cgroup::CgroupError> {
+        if self.cgroups.is_v2() {
+            self.cgroups.remove(&holder_cgroup(record)).await?;
+        }
+        Ok(())
+    }
+}
+
+fn holder_cgroup(record: &SandboxRecord) -> String {
+    child_cgroup(&record.config.cgroup_parent, record.id.as_str())
+}
+
+/// The cgroup of a sandbox's holder or a container in its pod's.
+pub(crate) fn child_cgroup(parent: &str, id: &str) -> String {
+    if parent.is_empty() {
+        id.to_owned()
+    } else {
+        format!("{parent}/{id}")
+    }
+}
