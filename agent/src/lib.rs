@@ -15,6 +15,7 @@ pub mod client;
 pub mod cmd;
 pub mod config;
 pub mod descriptors;
+pub mod embedded;
 pub mod env;
 pub mod events;
 pub mod flags;

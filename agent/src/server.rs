@@ -27,6 +27,8 @@ mod target;
 mod testing;
 mod tls;
 
+pub(crate) use logs::watch;
+
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};

@@ -13,7 +13,7 @@ mod follow;
 mod format;
 mod options;
 mod tail;
-pub(super) mod watch;
+pub(crate) mod watch;
 mod which;
 
 use axum::body::Body;

@@ -28,7 +28,7 @@ const CHANGES: AddWatchFlags = AddWatchFlags::IN_MODIFY
 
 /// Watches directories for any number of followers.
 #[derive(Debug, Default)]
-pub(in super::super) struct Hub(Mutex<Option<Running>>);
+pub(crate) struct Hub(Mutex<Option<Running>>);
 
 /// The instance and the task that reads it.
 #[derive(Debug)]
@@ -52,19 +52,19 @@ struct Directory {
 
 /// One follower's view of a directory.
 #[derive(Debug)]
-pub(in super::super) struct Watch {
+pub(crate) struct Watch {
     changes: watch::Receiver<u64>,
     descriptor: WatchDescriptor,
     shared: Weak<Shared>,
 }
 
 impl Hub {
-    pub(in super::super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
     /// Begins to watch a directory.
-    pub(in super::super) fn watch(&self, directory: &Path) -> io::Result<Watch> {
+    pub(crate) fn watch(&self, directory: &Path) -> io::Result<Watch> {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = match &*running {
             Some(running) => running.shared.clone(),
@@ -81,7 +81,7 @@ impl Hub {
 
     /// Directories that are watched now.
     #[cfg(test)]
-    pub(in super::super) fn watched(&self) -> usize {
+    pub(crate) fn watched(&self) -> usize {
         let running = self.0.lock().unwrap();
         running.as_ref().map_or(0, |running| {
             running.shared.directories.lock().unwrap().len()
@@ -189,7 +189,7 @@ async fn read_changes(ready: AsyncFd<OwnedFd>, shared: Arc<Shared>) {
 
 impl Watch {
     /// Returns when something has changed since the last call. Never returns for a directory that is gone.
-    pub(in super::super) async fn changed(&mut self) {
+    pub(crate) async fn changed(&mut self) {
         if self.changes.changed().await.is_err() {
             std::future::pending().await
         }

@@ -1,0 +1,120 @@
+//! The runtime in this process: images, network and runtime, opened together and locked against another agent.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use hanok_cni::Options as NetworkOptions;
+use hanok_runtime::image::{Images, ImagesConfig};
+use hanok_runtime::registry::RegistryConfig;
+use hanok_runtime::sandbox::network::CniNetwork;
+use hanok_runtime::service::{Runtime, RuntimeConfig};
+
+/// Name of the file whose lock says that somebody works in a directory.
+const LOCK: &str = "agent.lock";
+
+/// Where the runtime works.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// What outlives a reboot: images, snapshots.
+    pub state_dir: PathBuf,
+    /// What dies with it: records, sockets, leases.
+    pub run_dir: PathBuf,
+    /// Pinned network namespaces.
+    pub netns_dir: PathBuf,
+    /// Root of the cgroups; see [`hanok_runtime::cgroup::Cgroups::detect`].
+    pub cgroup_root: String,
+    /// Localhost seccomp profiles.
+    pub seccomp_dir: PathBuf,
+    /// The shim's program.
+    pub shim: PathBuf,
+    /// The pause program.
+    pub pause: PathBuf,
+}
+
+/// An open runtime. Dropping it leaves everything that runs as it is.
+#[derive(Debug)]
+pub struct Embedded {
+    /// Images.
+    pub images: Arc<Images>,
+    /// Pod networks.
+    pub network: Arc<CniNetwork>,
+    /// Sandboxes and containers.
+    pub runtime: Arc<Runtime>,
+    _locks: [File; 2],
+}
+
+/// Opens the runtime: adopts what runs, undoes what was left half-made.
+pub async fn open(
+    places: Places,
+    registries: RegistryConfig,
+    network: NetworkOptions,
+) -> anyhow::Result<Embedded> {
+    for program in [&places.shim, &places.pause] {
+        if !program.is_file() {
+            bail!(
+                "{}: no such program; it is built beside hanok",
+                program.display()
+            );
+        }
+    }
+    let locks = [lock(&places.run_dir)?, lock(&places.state_dir)?];
+    let images = ImagesConfig {
+        registries,
+        ..ImagesConfig::new(&places.state_dir)
+    };
+    let images = tokio::task::spawn_blocking(move || Images::open(images)).await?;
+    let images =
+        Arc::new(images.with_context(|| {
+            format!("cannot open the images in {}", places.state_dir.display())
+        })?);
+    let network = Arc::new(CniNetwork::new(places.netns_dir, network));
+    let config = RuntimeConfig {
+        run_dir: places.run_dir,
+        root: places.state_dir,
+        shim: places.shim,
+        pause: places.pause,
+        cgroup_root: places.cgroup_root,
+        seccomp_root: places.seccomp_dir,
+        handlers: Default::default(),
+    };
+    let runtime = Runtime::open(config, images.clone(), network.clone()).await;
+    let runtime = Arc::new(runtime.context("cannot open the runtime")?);
+    Ok(Embedded {
+        images,
+        network,
+        runtime,
+        _locks: locks,
+    })
+}
+
+/// Removes the lock file of a directory that is not used any more.
+pub fn remove_lock(dir: &Path) {
+    // Absent, or taken by the next one: neither matters.
+    let _ = std::fs::remove_file(dir.join(LOCK));
+}
+
+/// Takes a directory for this process, and makes it when it is absent.
+fn lock(dir: &Path) -> anyhow::Result<File> {
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let path = dir.join(LOCK);
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path);
+    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            bail!(
+                "another hanok works in {}; give this one a directory of its own",
+                dir.display()
+            )
+        }
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock {}", path.display()))
+        }
+    }
+}
