@@ -72,9 +72,8 @@ async fn import(images: &Images, path: &Path, name: Option<&str>) -> anyhow::Res
         .await
         .with_context(|| format!("cannot import {}", path.display()))?;
     for image in imported {
-        let names = image.repo_tags.iter().chain(&image.repo_digests);
-        let name = names.map(String::as_str).next().unwrap_or("<none>");
-        table::print(&format!("{name} {}\n", image.id))?;
+        let own = image.repo_tags.first().map_or("<none>", String::as_str);
+        table::print(&format!("{} {}\n", name.unwrap_or(own), image.id))?;
     }
     Ok(())
 }
@@ -84,7 +83,7 @@ async fn list(images: &Images, output: Format) -> anyhow::Result<()> {
     list.sort_by(|one, other| (&one.repo_tags, &one.id).cmp(&(&other.repo_tags, &other.id)));
     let text = match output {
         Format::Table => table::table(&["IMAGE", "TAG", "IMAGE ID", "SIZE"], &rows(&list)),
-        Format::Json => serde_json::to_string_pretty(&Document { images: &list })? + "\n",
+        Format::Json => serde_json::to_string_pretty(&document(&list))? + "\n",
     };
     table::print(&text)?;
     Ok(())
@@ -93,7 +92,34 @@ async fn list(images: &Images, output: Format) -> anyhow::Result<()> {
 /// The JSON form, shaped as crictl's.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
-    images: &'a [Image],
+    images: Vec<ImageRow<'a>>,
+}
+
+/// An image in the JSON form.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ImageRow<'a> {
+    id: &'a str,
+    repo_tags: &'a [String],
+    repo_digests: &'a [String],
+    size: u64,
+    username: &'a str,
+    pinned: bool,
+}
+
+fn document(images: &[Image]) -> Document<'_> {
+    let images = images
+        .iter()
+        .map(|image| ImageRow {
+            id: &image.id,
+            repo_tags: &image.repo_tags,
+            repo_digests: &image.repo_digests,
+            size: image.size,
+            username: &image.user,
+            pinned: image.pinned,
+        })
+        .collect();
+    Document { images }
 }
 
 /// One row for each tag; one for an image without any.
