@@ -5,7 +5,6 @@
 mod checks;
 mod parts;
 
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -138,7 +137,7 @@ impl Agent {
         let objects = Arc::new(ApiObjects::new(&self.server, changed));
         let (pods, owner) = workers::start(self.deps(objects)?, desired);
         let api = server::Server::bind(
-            parts::server_config(&self.settings, &self.facts.ips)?,
+            server::ServerConfig::from_settings(&self.settings, &self.facts.ips),
             parts::server_deps(&self.settings, &self.server, &self.assembled, pods.clone()),
         )?;
         tokio::spawn(ring(changes, pods));
@@ -248,12 +247,4 @@ async fn keep_node(keeper: NodeKeeper, settings: Settings) {
         lease::keep(&server, &holder),
         keeper.keep_status(&node, periods)
     );
-}
-
-/// An address to listen on.
-fn socket(ip: &str, port: u16) -> anyhow::Result<SocketAddr> {
-    let ip: IpAddr = ip
-        .parse()
-        .with_context(|| format!("{ip:?} is no IP address"))?;
-    Ok(SocketAddr::new(ip, port))
 }

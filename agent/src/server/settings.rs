@@ -7,23 +7,22 @@ use super::{AuthenticationConfig, AuthorizationConfig, ServerConfig, TlsConfig};
 use crate::config::Settings;
 
 impl ServerConfig {
-    /// What the settings say of the kubelet API. Addresses were checked when the settings were read; one that
-    /// does not parse is taken for the loopback.
-    pub fn from_settings(settings: &Settings) -> Self {
+    /// What the settings say of the kubelet API; `node_ips` go into a self-signed certificate. Addresses were
+    /// checked when the settings were read; one that does not parse is taken for the loopback.
+    pub fn from_settings(settings: &Settings, node_ips: &[IpAddr]) -> Self {
         let kubelet = &settings.kubelet;
         let address = |text: &str, port| {
             let ip = text.parse().unwrap_or(IpAddr::from([127, 0, 0, 1]));
             SocketAddr::new(ip, port)
         };
         let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
-        let ips = settings.node_ips.iter().filter(|ip| !ip.is_unspecified());
         let tls = TlsConfig {
             cert_file: path(&kubelet.tls_cert_file),
             key_file: path(&kubelet.tls_private_key_file),
             cert_dir: settings.paths.cert_dir.clone(),
             client_ca_file: path(&kubelet.authentication.x509.client_ca_file),
             names: std::iter::once(settings.node_name.clone())
-                .chain(ips.map(IpAddr::to_string))
+                .chain(node_ips.iter().map(IpAddr::to_string))
                 .collect(),
         };
         let mut config = Self::new(
@@ -66,13 +65,13 @@ mod tests {
             hostname: "node-1".into(),
             program_dir: "/usr/bin".into(),
         };
-        let mut flags = Flags {
+        let flags = Flags {
             kubeconfig: Some("kubeconfig".into()),
             ..Flags::default()
         };
-        flags.node.node_ip = Some("10.1.2.3".to_owned());
         let decoded = decode::decode(&[file]).unwrap();
-        ServerConfig::from_settings(&resolve(&flags, decoded, &machine).unwrap())
+        let settings = resolve(&flags, decoded, &machine).unwrap();
+        ServerConfig::from_settings(&settings, &["10.1.2.3".parse().unwrap()])
     }
 
     #[test]

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use super::socket;
 use crate::assembly::{Assembled, Machinery};
 use crate::client::ApiServer;
 use crate::config::Settings;
@@ -158,41 +157,6 @@ fn resolv_conf(path: &str) -> anyhow::Result<ResolvConf> {
         }
         Err(error) => Err(error).with_context(|| format!("--resolv-conf (resolvConf): {path:?}")),
     }
-}
-
-/// The kubelet API.
-pub(super) fn server_config(
-    settings: &Settings,
-    ips: &[IpAddr],
-) -> anyhow::Result<server::ServerConfig> {
-    let kubelet = &settings.kubelet;
-    let file = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
-    let mut names = vec![settings.node_name.clone()];
-    names.extend(ips.iter().map(ToString::to_string));
-    let tls = server::TlsConfig {
-        cert_file: file(&kubelet.tls_cert_file),
-        key_file: file(&kubelet.tls_private_key_file),
-        cert_dir: settings.paths.cert_dir.clone(),
-        client_ca_file: file(&kubelet.authentication.x509.client_ca_file),
-        names,
-    };
-    let address = socket(&kubelet.address, kubelet.port)?;
-    let mut config = server::ServerConfig::new(address, &settings.node_name, tls);
-    if kubelet.healthz_port != 0 {
-        config.healthz_address = Some(socket(&kubelet.healthz_bind_address, kubelet.healthz_port)?);
-    }
-    config.stream_idle_timeout = kubelet.streaming_connection_idle_timeout;
-    config.authentication.anonymous = kubelet.authentication.anonymous.enabled;
-    config.authentication.webhook = kubelet.authentication.webhook.enabled;
-    config.authentication.cache_ttl = kubelet.authentication.webhook.cache_ttl;
-    config.authorization = match kubelet.authorization.mode.as_str() {
-        "AlwaysAllow" => server::AuthorizationConfig::AlwaysAllow,
-        _ => server::AuthorizationConfig::Webhook {
-            authorized_ttl: kubelet.authorization.webhook.cache_authorized_ttl,
-            unauthorized_ttl: kubelet.authorization.webhook.cache_unauthorized_ttl,
-        },
-    };
-    Ok(config)
 }
 
 /// What the kubelet API answers from.
