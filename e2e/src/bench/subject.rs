@@ -57,18 +57,17 @@ impl Subject {
 
 /// What a process is; none for a pod's own program.
 fn kind(pid: i32) -> Option<&'static str> {
-    let program = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    // Both pause programs are told from the pods' by how they are started: the peer's image has nothing else.
-    match program.file_name()?.to_str()? {
+    // By name, since a shim's executable is sealed away from its path; the kernel cuts names at 15 bytes. Both
+    // pause programs are told from the pods' by how they are started: the peer's image has nothing else.
+    match name.trim_end() {
         "hanok" => Some("agent"),
-        "hanok-shim" | "containerd-shim-runc-v2" => Some("shim"),
-        "hanok-pause" => Some("pause"),
+        "hanok-shim" | "containerd-shim" => Some("shim"),
+        "hanok-pause" | "pause" => Some("pause"),
         "kubelet" => Some("kubelet"),
         "containerd" => Some("containerd"),
         "testapp" if command == b"/testapp\0sleep\0" => Some("pause"),
-        _ => fs::read_to_string(format!("/proc/{pid}/comm"))
-            .is_ok_and(|c| c.trim() == "hanok-pause" || c.trim() == "pause")
-            .then_some("pause"),
+        _ => None,
     }
 }

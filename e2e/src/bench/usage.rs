@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 use super::report::Report;
 use super::subject::Subject;
 
+/// Unit of the times in /proc/PID/stat: USER_HZ, 100 on every Linux that Rust runs on.
+const TICKS_PER_SECOND: f64 = 100.0;
+
 /// Adds the proportional set size of each kind of process, of shim and pause for a pod, and of all of them.
 pub(super) fn memory(subject: &Subject, report: &mut Report) {
     let mut all = 0.0;
@@ -51,20 +54,25 @@ fn pss_mib(pid: i32) -> f64 {
     kib / 1024.0
 }
 
-/// Time that processes have spent in user and kernel mode, with a resolution of nanoseconds.
+/// Time that processes have spent in user and kernel mode.
 fn cpu_seconds(pids: &[i32]) -> f64 {
     pids.iter().map(|pid| task_seconds(*pid)).sum()
 }
 
-/// The sum over the threads, from schedstat: `stat` counts in ticks, which is too coarse for an idle process.
+/// From schedstat for a process of one thread, since `stat` counts in ticks, which is too coarse for an idle
+/// one; from `stat` for one of several, since schedstat forgets the threads that have ended.
 fn task_seconds(pid: i32) -> f64 {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let nanos = tasks.filter_map(|task| {
-        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        text.split(' ').next()?.parse::<f64>().ok()
-    });
-    nanos.sum::<f64>() / 1e9
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    if threads == 1 {
+        let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+        return first_number(text.split(' ')) / 1e9;
+    }
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = text.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let (user, system) = (fields.split(' ').skip(11), fields.split(' ').skip(12));
+    (first_number(user) + first_number(system)) / TICKS_PER_SECOND
+}
+
+fn first_number<'a>(mut fields: impl Iterator<Item = &'a str>) -> f64 {
+    fields.next().and_then(|f| f.parse().ok()).unwrap_or(0.0)
 }
