@@ -217,3 +217,7 @@ pub fn settle(unpacked: &Unpacked, below: &[PathBuf]) -> Result<Settled, Error> 
 fn own_dir(root: std::os::fd::BorrowedFd<'_>, path: &Path) -> Option<OwnedFd> {
     open_beneath(root, path, OFlags::RDONLY | OFlags::DIRECTORY).ok()
 }
+
+#[cfg(test)]
+#[path = "unpack_tests.rs"]
+mod tests;
