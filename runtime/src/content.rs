@@ -8,6 +8,7 @@
 //! Everything here blocks: callers are on blocking threads. It knows nothing of manifests or layers.
 
 pub mod digest;
+mod ingest;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -17,13 +18,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use digest::{Digest, Hasher, InvalidDigest};
+use ingest::Temp;
+pub use ingest::{Ingest, Sealed};
 
 /// Size of the buffer for re-hashing.
 const BUFFER: usize = 256 << 10;
 
 /// What can go wrong with a blob.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ContentError {
     /// No such blob.
     #[error("blob {0} is not in the content store")]
     Missing(Digest),
@@ -66,7 +69,7 @@ pub enum Error {
     },
 }
 
-impl Error {
+impl ContentError {
     pub(crate) fn io(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { verb, path, source }
@@ -81,7 +84,7 @@ pub struct ContentStore {
 
 impl ContentStore {
     /// Opens the store at `root`, making its directories.
-    pub fn open(root: &Path) -> Result<Self, Error> {
+    pub fn open(root: &Path) -> Result<Self, ContentError> {
         for dir in ["blobs/sha256", "ingest", "corrupt"] {
             make_private_dir(&root.join(dir))?;
         }
@@ -89,14 +92,14 @@ impl ContentStore {
     }
 
     /// Deletes what interrupted writers left. Only for a caller that knows that nobody writes.
-    pub fn sweep(&self) -> Result<(), Error> {
+    pub fn sweep(&self) -> Result<(), ContentError> {
         let dir = self.root.join("ingest");
         for entry in fs::read_dir(&dir)
-            .map_err(Error::io("list", &dir))?
+            .map_err(ContentError::io("list", &dir))?
             .flatten()
         {
             let path = entry.path();
-            fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+            fs::remove_file(&path).map_err(ContentError::io("remove", &path))?;
         }
         Ok(())
     }
@@ -112,11 +115,11 @@ impl ContentStore {
     }
 
     /// Opens a blob for reading. Its bytes are not checked; see [`ContentStore::verify`].
-    pub fn reader(&self, digest: &Digest) -> Result<File, Error> {
+    pub fn reader(&self, digest: &Digest) -> Result<File, ContentError> {
         let path = self.path(digest);
         File::open(&path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => Error::Missing(*digest),
-            _ => Error::Io {
+            io::ErrorKind::NotFound => ContentError::Missing(*digest),
+            _ => ContentError::Io {
                 verb: "open",
                 path,
                 source,
@@ -125,14 +128,14 @@ impl ContentStore {
     }
 
     /// Reads a document of at most `limit` bytes into memory and checks it.
-    pub fn read(&self, digest: &Digest, limit: u64) -> Result<Vec<u8>, Error> {
+    pub fn read(&self, digest: &Digest, limit: u64) -> Result<Vec<u8>, ContentError> {
         let mut bytes = Vec::new();
         self.reader(digest)?
             .take(limit + 1)
             .read_to_end(&mut bytes)
-            .map_err(Error::io("read", &self.path(digest)))?;
+            .map_err(ContentError::io("read", &self.path(digest)))?;
         if bytes.len() as u64 > limit {
-            return Err(Error::TooLarge {
+            return Err(ContentError::TooLarge {
                 digest: *digest,
                 limit,
             });
@@ -142,14 +145,14 @@ impl ContentStore {
     }
 
     /// Hashes a blob again; one that fails is set aside.
-    pub fn verify(&self, digest: &Digest) -> Result<(), Error> {
+    pub fn verify(&self, digest: &Digest) -> Result<(), ContentError> {
         let mut file = self.reader(digest)?;
         let mut hasher = Hasher::default();
         let mut buffer = vec![0; BUFFER];
         loop {
             let n = file
                 .read(&mut buffer)
-                .map_err(Error::io("read", &self.path(digest)))?;
+                .map_err(ContentError::io("read", &self.path(digest)))?;
             if n == 0 {
                 break;
             }
@@ -159,7 +162,7 @@ impl ContentStore {
     }
 
     /// Compares what a reader of the blob has found; sets the blob aside when it differs.
-    pub fn check(&self, digest: &Digest, actual: Digest) -> Result<(), Error> {
+    pub fn check(&self, digest: &Digest, actual: Digest) -> Result<(), ContentError> {
         if *digest == actual {
             return Ok(());
         }
@@ -167,15 +170,15 @@ impl ContentStore {
             self.path(digest),
             self.root.join("corrupt").join(digest.hex()),
         );
-        fs::rename(&from, &to).map_err(Error::io("set aside", &from))?;
-        Err(Error::Corrupt {
+        fs::rename(&from, &to).map_err(ContentError::io("set aside", &from))?;
+        Err(ContentError::Corrupt {
             digest: *digest,
             actual,
         })
     }
 
     /// Begins a new blob.
-    pub fn ingest(&self) -> Result<Ingest, Error> {
+    pub fn ingest(&self) -> Result<Ingest, ContentError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!(
             "{}-{}",
@@ -190,7 +193,7 @@ impl ContentStore {
             .truncate(true)
             .mode(0o600)
             .open(&path)
-            .map_err(Error::io("create", &path))?;
+            .map_err(ContentError::io("create", &path))?;
         Ok(Ingest {
             store: self.clone(),
             temp: Temp(path),
@@ -201,7 +204,7 @@ impl ContentStore {
     }
 
     /// Stores a document.
-    pub fn put(&self, bytes: &[u8]) -> Result<Digest, Error> {
+    pub fn put(&self, bytes: &[u8]) -> Result<Digest, ContentError> {
         let digest = Digest::of(bytes);
         if self.size(&digest) == Some(bytes.len() as u64) {
             return Ok(digest);
@@ -213,18 +216,20 @@ impl ContentStore {
     }
 
     /// Removes a blob; absent is success.
-    pub fn remove(&self, digest: &Digest) -> Result<(), Error> {
+    pub fn remove(&self, digest: &Digest) -> Result<(), ContentError> {
         let path = self.path(digest);
         match fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io("remove", &path)(e)),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(ContentError::io("remove", &path)(e))
+            }
             _ => Ok(()),
         }
     }
 
     /// Every blob there is. Files with other names are left alone.
-    pub fn list(&self) -> Result<Vec<Digest>, Error> {
+    pub fn list(&self) -> Result<Vec<Digest>, ContentError> {
         let dir = self.root.join("blobs/sha256");
-        let entries = fs::read_dir(&dir).map_err(Error::io("list", &dir))?;
+        let entries = fs::read_dir(&dir).map_err(ContentError::io("list", &dir))?;
         Ok(entries
             .flatten()
             .filter_map(|entry| Digest::from_hex(entry.file_name().to_str()?).ok())
@@ -232,127 +237,24 @@ impl ContentStore {
     }
 }
 
-/// A file that disappears unless it was renamed.
-#[derive(Debug)]
-struct Temp(PathBuf);
-
-impl Drop for Temp {
-    fn drop(&mut self) {
-        // After the rename there is nothing here any more, which is the usual case.
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
-/// A blob being written. Dropping it discards it.
-#[derive(Debug)]
-pub struct Ingest {
-    store: ContentStore,
-    temp: Temp,
-    file: File,
-    hasher: Hasher,
-    size: u64,
-}
-
-impl Ingest {
-    /// Appends.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.file
-            .write_all(bytes)
-            .map_err(Error::io("write", &self.temp.0))?;
-        self.hasher.update(bytes);
-        self.size += bytes.len() as u64;
-        Ok(())
-    }
-
-    /// Bytes written so far.
-    pub fn size(&self) -> u64 {
-        self.size
-    }
-
-    /// Ends the writing, whatever the digest turns out to be.
-    pub fn seal(self) -> Sealed {
-        Sealed {
-            digest: self.hasher.finish(),
-            store: self.store,
-            temp: self.temp,
-            size: self.size,
-        }
-    }
-
-    /// Ends the writing; the blob is stored, durably, if it is the one that was `expected`.
-    pub fn finish(self, expected: &Digest) -> Result<(), Error> {
-        let sealed = self.seal();
-        if sealed.digest != *expected {
-            return Err(Error::Mismatch {
-                expected: *expected,
-                actual: sealed.digest,
-            });
-        }
-        sealed.commit()
-    }
-}
-
-/// A blob written and hashed, not yet in the store. Dropping it discards it.
-#[derive(Debug)]
-pub struct Sealed {
-    digest: Digest,
-    store: ContentStore,
-    temp: Temp,
-    size: u64,
-}
-
-impl Sealed {
-    /// Its digest.
-    pub fn digest(&self) -> Digest {
-        self.digest
-    }
-
-    /// Its size in bytes.
-    pub fn size(&self) -> u64 {
-        self.size
-    }
-
-    /// Reads at most `limit` bytes of it from the start; more is an error.
-    pub fn read(&self, limit: u64) -> Result<Vec<u8>, Error> {
-        if self.size > limit {
-            return Err(Error::TooLarge {
-                digest: self.digest,
-                limit,
-            });
-        }
-        fs::read(&self.temp.0).map_err(Error::io("read", &self.temp.0))
-    }
-
-    /// Gives it its name in the store.
-    pub fn commit(self) -> Result<(), Error> {
-        let path = self.store.path(&self.digest);
-        // Not kept open meanwhile: an archive may have thousands of files.
-        File::open(&self.temp.0)
-            .and_then(|file| file.sync_data())
-            .map_err(Error::io("sync", &self.temp.0))?;
-        fs::rename(&self.temp.0, &path).map_err(Error::io("rename to", &path))?;
-        sync_dir(&self.store.root.join("blobs/sha256"))
-    }
-}
-
 /// Makes a directory and its parents, for root's eyes only.
-pub(crate) fn make_private_dir(path: &Path) -> Result<(), Error> {
+pub(crate) fn make_private_dir(path: &Path) -> Result<(), ContentError> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .map_err(Error::io("create", path))
+        .map_err(ContentError::io("create", path))
 }
 
 /// Makes a rename in `dir` durable.
-pub(crate) fn sync_dir(dir: &Path) -> Result<(), Error> {
+pub(crate) fn sync_dir(dir: &Path) -> Result<(), ContentError> {
     File::open(dir)
         .and_then(|file| file.sync_all())
-        .map_err(Error::io("sync", dir))
+        .map_err(ContentError::io("sync", dir))
 }
 
 /// Writes a small file so that a reader sees the old one or the new one, also after a power cut.
-pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), ContentError> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let dir = path.parent().unwrap_or(Path::new("/"));
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -363,10 +265,12 @@ pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         .truncate(true)
         .mode(0o600)
         .open(&temp.0)
-        .map_err(Error::io("create", &temp.0))?;
-    file.write_all(bytes).map_err(Error::io("write", &temp.0))?;
-    file.sync_data().map_err(Error::io("sync", &temp.0))?;
-    fs::rename(&temp.0, path).map_err(Error::io("rename to", path))?;
+        .map_err(ContentError::io("create", &temp.0))?;
+    file.write_all(bytes)
+        .map_err(ContentError::io("write", &temp.0))?;
+    file.sync_data()
+        .map_err(ContentError::io("sync", &temp.0))?;
+    fs::rename(&temp.0, path).map_err(ContentError::io("rename to", path))?;
     sync_dir(dir)
 }
 
@@ -392,7 +296,7 @@ mod tests {
         let expected = Digest::of(b"two");
         assert!(matches!(
             ingest.finish(&expected),
-            Err(Error::Mismatch { .. })
+            Err(ContentError::Mismatch { .. })
         ));
         assert_eq!(store.size(&expected), None);
         assert_eq!(files_in(&dir.path().join("content/ingest")), 0);
@@ -407,8 +311,14 @@ mod tests {
         let (dir, store) = store();
         let digest = store.put(b"good").unwrap();
         fs::write(store.path(&digest), b"gooe").unwrap();
-        assert!(matches!(store.verify(&digest), Err(Error::Corrupt { .. })));
-        assert!(matches!(store.verify(&digest), Err(Error::Missing(_))));
+        assert!(matches!(
+            store.verify(&digest),
+            Err(ContentError::Corrupt { .. })
+        ));
+        assert!(matches!(
+            store.verify(&digest),
+            Err(ContentError::Missing(_))
+        ));
         assert_eq!(files_in(&dir.path().join("content/corrupt")), 1);
         store.put(b"good").unwrap();
         store.verify(&digest).unwrap();
@@ -420,7 +330,7 @@ mod tests {
         let digest = store.put(b"12345").unwrap();
         assert!(matches!(
             store.read(&digest, 4),
-            Err(Error::TooLarge { .. })
+            Err(ContentError::TooLarge { .. })
         ));
     }
 

@@ -4,37 +4,38 @@
 //! pull ─► registry ─► content store ─┬─► snapshotter ─► root filesystem of a container
 //! import ─────────►  (blobs)         └─► record and names
 //! ```
-//! [`Images`] is the runtime's [`ImageService`] and its [`RootfsSource`]. The state is on disk and only
+//! [`Images`] is the runtime's [`ImageService`] and its
+//! [`RootfsSource`](crate::container::rootfs::RootfsSource). The state is on disk and only
 //! there (see [`store`], [`crate::content`], [`crate::snapshot::overlay`]), so that `hanok image import`
 //! and an agent can use it side by side.
 
-pub mod import;
-pub mod manifest;
-pub mod reference;
-pub mod store;
-
+mod error;
 mod flight;
 mod gc;
+pub mod import;
 mod layer;
+pub mod manifest;
 mod pull;
+pub mod reference;
+mod rootfs;
+pub mod store;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use async_trait::async_trait;
-use hanok_shim::protocol::Rootfs;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::spawn_blocking;
-use tracing::Instrument;
 
 use crate::api::{self, Credentials, Image, ImageService};
-use crate::container::rootfs::{RootfsError, RootfsImage, RootfsSource};
-use crate::content::{self, ContentStore, Digest};
+use crate::content::{ContentStore, Digest};
 use crate::registry::{self, RegistryConfig};
 use crate::snapshot::overlay::Overlay;
-use crate::snapshot::{self, ChainId, Key, Snapshotter, Usage, chain_ids};
-use crate::unpack::{Limits, pipe};
+use crate::snapshot::{ChainId, Key, Snapshotter, chain_ids};
+use crate::unpack::Limits;
+pub(crate) use error::text_of;
+pub use error::{ImageError, SharedError};
 use flight::Flights;
 use gc::Lock;
 use manifest::ImageConfig;
@@ -69,76 +70,6 @@ impl ImagesConfig {
     }
 }
 
-/// What can go wrong with an image.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// What a reference points to cannot be found out.
-    #[error("failed to resolve reference {reference:?}")]
-    Resolve {
-        /// The reference.
-        reference: String,
-        /// Why.
-        #[source]
-        source: registry::Error,
-    },
-    /// The registry, or the way to it.
-    #[error(transparent)]
-    Registry(#[from] registry::Error),
-    /// A document of the image.
-    #[error(transparent)]
-    Manifest(#[from] manifest::Error),
-    /// The content store.
-    #[error(transparent)]
-    Content(#[from] content::Error),
-    /// Getting a layer in.
-    #[error(transparent)]
-    Pipe(#[from] pipe::Error),
-    /// Unpacking.
-    #[error(transparent)]
-    Snapshot(#[from] snapshot::Error),
-    /// An archive or layout that cannot be imported.
-    #[error(transparent)]
-    Import(#[from] import::Error),
-    /// A layer's content is not what the config says.
-    #[error("layer {blob} unpacks to {got}, the image config says {want}")]
-    DiffId {
-        /// The blob.
-        blob: Digest,
-        /// By config.
-        want: Digest,
-        /// In fact.
-        got: Digest,
-    },
-    /// Nothing in an index runs here.
-    #[error("no match for platform {os}/{architecture} in manifest {index}: not found")]
-    NoPlatform {
-        /// GOOS.
-        os: String,
-        /// GOARCH.
-        architecture: String,
-        /// The index.
-        index: Digest,
-    },
-    /// Indexes in indexes.
-    #[error("image index {0} nests too deep or in a circle")]
-    Nested(Digest),
-    /// No such image.
-    #[error("image {0:?} not found")]
-    NotFound(String),
-    /// Somebody else's work that this one waited for.
-    #[error(transparent)]
-    Shared(SharedError),
-    /// A thread that works for us is gone.
-    #[error("a worker of the image store failed")]
-    Join(#[from] tokio::task::JoinError),
-    /// The store is being closed.
-    #[error("the image store is closed")]
-    Closed,
-}
-
-/// An error of work that several callers waited for.
-pub type SharedError = Arc<Error>;
-
 /// The image store. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Images {
@@ -161,12 +92,12 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    async fn permit(&self) -> Result<SemaphorePermit<'_>, Error> {
-        self.permits.acquire().await.map_err(|_| Error::Closed)
+    async fn permit(&self) -> Result<SemaphorePermit<'_>, ImageError> {
+        self.permits.acquire().await.map_err(|_| ImageError::Closed)
     }
 
     /// Keeps the collector away while it is held.
-    async fn lock(&self) -> Result<Lock, Error> {
+    async fn lock(&self) -> Result<Lock, ImageError> {
         let root = self.root.clone();
         Ok(spawn_blocking(move || Lock::shared(&root)).await??)
     }
@@ -175,7 +106,7 @@ impl Core {
 impl Images {
     /// Opens the store, making what is missing. What is broken is set aside and logged; it is no reason
     /// not to start. Blocks; to be called once, early.
-    pub fn open(config: ImagesConfig) -> Result<Self, Error> {
+    pub fn open(config: ImagesConfig) -> Result<Self, ImageError> {
         let content = ContentStore::open(&config.root.join("content"))?;
         let (store, mut broken) = Store::open(&config.root.join("images"))?;
         let overlay = Overlay::open(&config.root.join("snapshots/overlay"), config.limits)?;
@@ -207,101 +138,31 @@ impl Images {
     /// Runs a blocking query of the store.
     async fn query<T: Send + 'static>(
         &self,
-        query: impl FnOnce(&Core) -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
+        query: impl FnOnce(&Core) -> Result<T, ImageError> + Send + 'static,
+    ) -> Result<T, ImageError> {
         let core = Arc::clone(&self.core);
         spawn_blocking(move || query(&core)).await?
     }
 
     /// An image's config.
-    pub async fn config(&self, id: &str) -> Result<ImageConfig, Error> {
+    pub async fn config(&self, id: &str) -> Result<ImageConfig, ImageError> {
         let id = id.to_owned();
         self.query(move |core| {
-            let record = find(core, &id)?.ok_or(Error::NotFound(id))?;
+            let record = find(core, &id)?.ok_or(ImageError::NotFound(id))?;
             let bytes = core.content.read(&record.id, manifest::MAX_DOCUMENT)?;
             Ok(manifest::parse_config(&bytes)?)
         })
         .await
     }
 
-    /// Unpacks what is not unpacked yet. Returns the chain ids, topmost first.
-    pub async fn ensure(&self, id: &str) -> Result<Vec<ChainId>, Error> {
-        let id = id.to_owned();
-        let record = self
-            .query(move |core| find(core, &id)?.ok_or(Error::NotFound(id)))
-            .await?;
-        let diffs: Vec<Digest> = record.layers.iter().map(|layer| layer.diff_id).collect();
-        let mut chain = chain_ids(&diffs);
-        chain.reverse();
-        let (top, core) = (chain.first().copied(), Arc::clone(&self.core));
-        let has = move |top: ChainId| core.snapshotter.usage(Key::Layer(&top)).is_ok();
-        if top.is_none_or(has) {
-            return Ok(chain);
-        }
-        let span = tracing::info_span!("image.unpack", image = %record.id);
-        layer::bring(&self.core, &record.layers, &None, true)
-            .instrument(span)
-            .await
-            .map_err(Error::Shared)?;
-        self.sync_later();
-        Ok(chain)
-    }
-
-    /// Makes unpacked layers safe from a power cut, while others go on.
-    fn sync_later(&self) {
-        let snapshotter = Arc::clone(&self.core.snapshotter);
-        drop(spawn_blocking(move || {
-            if let Err(error) = snapshotter.sync() {
-                let error = text_of(&error);
-                tracing::warn!(
-                    error,
-                    "cannot sync unpacked layers; they are unpacked again after a reboot"
-                );
-            }
-        }));
-    }
-
-    /// Makes a container's root filesystem from an image, unpacking what is missing.
-    pub async fn prepare_rootfs(&self, container: &str, image: &str) -> Result<Rootfs, Error> {
-        let _lock = self.core.lock().await?;
-        let layers = self.ensure(image).await?;
-        let container = container.to_owned();
-        self.query(move |core| {
-            core.snapshotter.prepare(&container, &layers)?;
-            Ok(core.snapshotter.mounts(&container)?)
-        })
-        .await
-    }
-
-    /// The root filesystem of a container that has one.
-    pub async fn rootfs(&self, container: &str) -> Result<Rootfs, Error> {
-        let container = container.to_owned();
-        self.query(move |core| Ok(core.snapshotter.mounts(&container)?))
-            .await
-    }
-
-    /// What a container has written.
-    pub async fn rootfs_usage(&self, container: &str) -> Result<Usage, Error> {
-        let container = container.to_owned();
-        self.query(move |core| Ok(core.snapshotter.usage(Key::Container(&container))?))
-            .await
-    }
-
-    /// Removes a container's root filesystem. Absent is success.
-    pub async fn remove_rootfs(&self, container: &str) -> Result<(), Error> {
-        let container = container.to_owned();
-        self.query(move |core| Ok(core.snapshotter.remove(Key::Container(&container))?))
-            .await
-    }
-
     /// Removes blobs and layers that nothing refers to (any more).
-    pub async fn collect(&self) -> Result<(), Error> {
+    pub async fn collect(&self) -> Result<(), ImageError> {
         gc::collect(&self.core).await
     }
 }
 
 /// An image by id (with or without `sha256:`) or by any reference.
-fn find(core: &Core, text: &str) -> Result<Option<Record>, Error> {
+fn find(core: &Core, text: &str) -> Result<Option<Record>, ImageError> {
     let id = text.parse().or_else(|_| Digest::from_hex(text));
     if let Ok(id) = id {
         return Ok(core.store.record(&id));
@@ -342,27 +203,6 @@ fn describe(record: &Record, names: &[store::Name]) -> Image {
     }
 }
 
-/// An error with its whole chain of causes.
-pub(crate) fn text_of(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
-}
-
-impl From<Error> for api::Error {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::NotFound(id) => api::Error::NotFound { kind: "image", id },
-            other => api::Error::Internal(text_of(&other)),
-        }
-    }
-}
-
 #[async_trait]
 impl ImageService for Images {
     async fn pull_image(&self, reference: &str, credentials: &[Credentials]) -> api::Result<Image> {
@@ -399,7 +239,7 @@ impl ImageService for Images {
 }
 
 /// Removes a name, or with an id all names; then the image, when it has none left.
-fn remove(core: &Core, text: &str) -> Result<(), Error> {
+fn remove(core: &Core, text: &str) -> Result<(), ImageError> {
     let Some(record) = find(core, text)? else {
         return Ok(());
     };
@@ -432,49 +272,6 @@ fn remove(core: &Core, text: &str) -> Result<(), Error> {
     own.iter()
         .try_for_each(|name| core.store.remove_name(name))?;
     Ok(core.store.remove_record(&record.id)?)
-}
-
-#[async_trait]
-impl RootfsSource for Images {
-    async fn image(&self, id: &str) -> Result<Option<RootfsImage>, RootfsError> {
-        let id = id.to_owned();
-        let found = self.query(move |core| {
-            let Some(record) = find(core, &id)? else {
-                return Ok(None);
-            };
-            let bytes = core.content.read(&record.id, manifest::MAX_DOCUMENT)?;
-            let config = manifest::parse_config(&bytes)?;
-            let image = describe(&record, &core.store.names()?);
-            let reference = image.repo_digests.into_iter().next().unwrap_or(image.id);
-            Ok(Some(RootfsImage {
-                reference,
-                facts: config.facts,
-            }))
-        });
-        found.await.map_err(|error| RootfsError(text_of(&error)))
-    }
-
-    async fn prepare(&self, key: &str, image: &str) -> Result<Rootfs, RootfsError> {
-        let prepared = self.prepare_rootfs(key, image).await;
-        prepared.map_err(|error| RootfsError(text_of(&error)))
-    }
-
-    async fn remove(&self, key: &str) -> Result<(), RootfsError> {
-        let removed = self.remove_rootfs(key).await;
-        removed.map_err(|error| RootfsError(text_of(&error)))
-    }
-
-    async fn keys(&self) -> Result<Vec<String>, RootfsError> {
-        let keys = self.query(|core| {
-            let holdings = core.snapshotter.list()?;
-            Ok(holdings
-                .containers
-                .into_iter()
-                .map(|(name, _)| name)
-                .collect())
-        });
-        keys.await.map_err(|error| RootfsError(text_of(&error)))
-    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ mod real;
 #[path = "image/tests/registry.rs"]
 mod registry_stub;
 
+use hanok_shim::protocol::Rootfs;
+
 use super::*;
 
 /// A store in a directory of its own.

@@ -24,7 +24,7 @@ async fn server(answer: &'static [u8]) -> String {
     format!("{address}/app:1")
 }
 
-async fn resolve(name: &str) -> Result<Resolved, Error> {
+async fn resolve(name: &str) -> Result<Resolved, RegistryError> {
     let client = Client::new(RegistryConfig {
         certs_dir: None,
         response_timeout: Duration::from_millis(200),
@@ -49,7 +49,7 @@ async fn a_silent_server_is_given_up_at_the_deadline() {
     );
     let stalled = server(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf").await;
     let error = resolve(&stalled).await.unwrap_err();
-    assert!(matches!(error, Error::Body(_)), "{error:?}");
+    assert!(matches!(error, RegistryError::Body(_)), "{error:?}");
 }
 
 #[tokio::test]
@@ -58,20 +58,23 @@ async fn a_document_that_is_not_the_announced_one_is_refused() {
         b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ndocker-content-digest: sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\r\n\r\n{}",
     )
     .await;
-    assert!(matches!(resolve(&name).await, Err(Error::Digest { .. })));
+    assert!(matches!(
+        resolve(&name).await,
+        Err(RegistryError::Digest { .. })
+    ));
 }
 
 #[tokio::test]
 async fn garbage_and_redirects_without_end_are_errors() {
     assert!(matches!(
         resolve(&server(b"garbage\r\n\r\n").await).await,
-        Err(Error::Request { .. })
+        Err(RegistryError::Request { .. })
     ));
     let circle =
         server(b"HTTP/1.1 302 Found\r\nlocation: again\r\ncontent-length: 0\r\n\r\n").await;
     assert!(matches!(
         resolve(&circle).await,
-        Err(Error::Redirect { .. })
+        Err(RegistryError::Redirect { .. })
     ));
     let challenge = server(
         b"HTTP/1.1 401 Unauthorized\r\nwww-authenticate: Bearer realm=\"http://elsewhere/token\"\r\ncontent-length: 0\r\n\r\n",
@@ -79,7 +82,7 @@ async fn garbage_and_redirects_without_end_are_errors() {
     .await;
     assert!(matches!(
         resolve(&challenge).await,
-        Err(Error::Realm { .. })
+        Err(RegistryError::Realm { .. })
     ));
     let basic = server(
         b"HTTP/1.1 401 Unauthorized\r\nwww-authenticate: Basic realm=x\r\ncontent-length: 0\r\n\r\n",
@@ -87,6 +90,6 @@ async fn garbage_and_redirects_without_end_are_errors() {
     .await;
     assert!(matches!(
         resolve(&basic).await,
-        Err(Error::Denied { status: 401, .. })
+        Err(RegistryError::Denied { status: 401, .. })
     ));
 }

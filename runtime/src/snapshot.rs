@@ -32,10 +32,10 @@ pub fn chain_ids(diff_ids: &[Digest]) -> Vec<ChainId> {
 
 /// What can go wrong with a snapshot.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum SnapshotError {
     /// The layer's content cannot be unpacked.
     #[error("failed to extract the layer")]
-    Unpack(#[from] crate::unpack::Error),
+    Unpack(#[from] crate::unpack::UnpackError),
     /// A layer is not here (any more).
     #[error("layer {0} is not unpacked")]
     MissingLayer(ChainId),
@@ -93,23 +93,32 @@ pub struct Holdings {
 /// Keeps layers and containers' writable directories. Lists of layers are topmost first.
 pub trait Snapshotter: Debug + Send + Sync + 'static {
     /// Unpacks an uncompressed layer, on its own or, with `below`, onto committed layers.
-    fn unpack(&self, tar: &mut dyn BufRead, below: Option<&[ChainId]>) -> Result<Draft, Error>;
+    fn unpack(
+        &self,
+        tar: &mut dyn BufRead,
+        below: Option<&[ChainId]>,
+    ) -> Result<Draft, SnapshotError>;
     /// Makes a draft the layer `layer` on top of the committed layers `below`. On
     /// [`Settled::NeedsBelow`] nothing has happened: unpack again with `below`.
-    fn commit(&self, draft: Draft, layer: &ChainId, below: &[ChainId]) -> Result<Settled, Error>;
+    fn commit(
+        &self,
+        draft: Draft,
+        layer: &ChainId,
+        below: &[ChainId],
+    ) -> Result<Settled, SnapshotError>;
     /// Makes everything committed so far safe from a power cut. Layers that were not are unpacked anew
     /// after a reboot, so nothing waits for this.
-    fn sync(&self) -> Result<(), Error>;
+    fn sync(&self) -> Result<(), SnapshotError>;
     /// Makes a container's writable directory on top of `layers`. Once more with the same id is success.
-    fn prepare(&self, container: &str, layers: &[ChainId]) -> Result<(), Error>;
+    fn prepare(&self, container: &str, layers: &[ChainId]) -> Result<(), SnapshotError>;
     /// How a prepared container's root filesystem is mounted.
-    fn mounts(&self, container: &str) -> Result<Rootfs, Error>;
+    fn mounts(&self, container: &str) -> Result<Rootfs, SnapshotError>;
     /// Removes; absent is success. That a layer is in use is for the caller to know.
-    fn remove(&self, key: Key<'_>) -> Result<(), Error>;
-    /// What it takes on disk; [`Error::MissingLayer`] or [`Error::NotFound`] when it is not here.
-    fn usage(&self, key: Key<'_>) -> Result<Usage, Error>;
+    fn remove(&self, key: Key<'_>) -> Result<(), SnapshotError>;
+    /// What it takes on disk; [`SnapshotError::MissingLayer`] or [`SnapshotError::NotFound`] when it is not here.
+    fn usage(&self, key: Key<'_>) -> Result<Usage, SnapshotError>;
     /// What there is.
-    fn list(&self) -> Result<Holdings, Error>;
+    fn list(&self) -> Result<Holdings, SnapshotError>;
 }
 
 #[cfg(test)]

@@ -28,10 +28,10 @@ use tree::{Tree, adopt, times_of};
 
 /// Why a layer cannot be unpacked.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum UnpackError {
     /// The tar stream is bad.
     #[error("failed to read the layer's archive")]
-    Tar(#[from] tar::Error),
+    Tar(#[from] tar::TarError),
     /// An entry with a name that is not accepted.
     #[error("refused entry {path:?}: {why}")]
     UnsafePath {
@@ -75,7 +75,7 @@ pub enum Error {
     },
 }
 
-impl Error {
+impl UnpackError {
     pub(crate) fn tree(verb: &'static str, path: &[u8], errno: Errno) -> Self {
         let path = String::from_utf8_lossy(path).into_owned();
         Self::Tree {
@@ -158,10 +158,10 @@ pub fn apply(
     root: &Path,
     limits: Limits,
     below: Option<&[PathBuf]>,
-) -> Result<Unpacked, Error> {
+) -> Result<Unpacked, UnpackError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = || rustix::fs::open(root, flags, Mode::empty());
-    let fail = |e: Errno| Error::os(&e.into());
+    let fail = |e: Errno| UnpackError::os(&e.into());
     let lower = below.map(Lower::open).transpose().map_err(fail)?;
     let mut tree = Tree::new(open().map_err(fail)?, lower);
     let mut reader = tar::Reader::new(tar);
@@ -176,8 +176,8 @@ pub fn apply(
 
 /// Gives directories without an entry of their own the looks they have below, and all their times.
 /// `below` has the roots of the layers below, topmost first.
-pub fn settle(unpacked: &Unpacked, below: &[PathBuf]) -> Result<Settled, Error> {
-    let fail = |e: Errno| Error::os(&e.into());
+pub fn settle(unpacked: &Unpacked, below: &[PathBuf]) -> Result<Settled, UnpackError> {
+    let fail = |e: Errno| UnpackError::os(&e.into());
     let mut lower = Lower::open(below).map_err(fail)?;
     let mut inherited = Vec::new();
     for (path, hidden) in &unpacked.implicit {

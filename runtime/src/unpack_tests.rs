@@ -133,11 +133,11 @@ impl Yard {
         self.temp.path().join("canary").to_str().unwrap().to_owned()
     }
 
-    pub(super) fn unpack(&self, entries: &[Raw]) -> Result<Unpacked, Error> {
+    pub(super) fn unpack(&self, entries: &[Raw]) -> Result<Unpacked, UnpackError> {
         self.unpack_tar(&tar(entries))
     }
 
-    pub(super) fn unpack_tar(&self, bytes: &[u8]) -> Result<Unpacked, Error> {
+    pub(super) fn unpack_tar(&self, bytes: &[u8]) -> Result<Unpacked, UnpackError> {
         let unpacked = apply(bytes, &self.root(), Limits::default(), None);
         if let Ok(unpacked) = &unpacked {
             settle(unpacked, &[]).unwrap();

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Core, Error};
+use super::{Core, ImageError};
 use crate::content::{self, Digest};
 use crate::snapshot::{Key, chain_ids};
 
@@ -18,7 +18,7 @@ use crate::snapshot::{Key, chain_ids};
 #[derive(Debug)]
 pub(crate) struct Lock(#[expect(dead_code, reason = "closing it unlocks")] File);
 
-fn lock_file(root: &Path) -> Result<File, content::Error> {
+fn lock_file(root: &Path) -> Result<File, content::ContentError> {
     let path = root.join("images/lock");
     OpenOptions::new()
         .create(true)
@@ -26,33 +26,33 @@ fn lock_file(root: &Path) -> Result<File, content::Error> {
         .write(true)
         .mode(0o600)
         .open(&path)
-        .map_err(content::Error::io("open", &path))
+        .map_err(content::ContentError::io("open", &path))
 }
 
 impl Lock {
     /// For adding; waits while somebody collects.
-    pub(crate) fn shared(root: &Path) -> Result<Self, content::Error> {
+    pub(crate) fn shared(root: &Path) -> Result<Self, content::ContentError> {
         let file = lock_file(root)?;
         file.lock_shared()
-            .map_err(content::Error::io("lock", &root.join("images/lock")))?;
+            .map_err(content::ContentError::io("lock", &root.join("images/lock")))?;
         Ok(Self(file))
     }
 
     /// For collecting; none when somebody adds.
-    pub(crate) fn alone(root: &Path) -> Result<Option<Self>, content::Error> {
+    pub(crate) fn alone(root: &Path) -> Result<Option<Self>, content::ContentError> {
         let file = lock_file(root)?;
         Ok(file.try_lock().is_ok().then_some(Self(file)))
     }
 }
 
 /// Collects now if nobody adds; else whoever adds will when done, see [`if_pending`].
-pub(crate) async fn collect(core: &Arc<Core>) -> Result<(), Error> {
+pub(crate) async fn collect(core: &Arc<Core>) -> Result<(), ImageError> {
     core.gc_pending.store(true, Ordering::SeqCst);
     if_pending(core).await
 }
 
 /// Collects if somebody wanted to and could not.
-pub(crate) async fn if_pending(core: &Arc<Core>) -> Result<(), Error> {
+pub(crate) async fn if_pending(core: &Arc<Core>) -> Result<(), ImageError> {
     if !core.gc_pending.load(Ordering::SeqCst) {
         return Ok(());
     }
@@ -67,7 +67,7 @@ pub(crate) async fn if_pending(core: &Arc<Core>) -> Result<(), Error> {
     .await?
 }
 
-fn sweep(core: &Core) -> Result<(), Error> {
+fn sweep(core: &Core) -> Result<(), ImageError> {
     let records = core.store.records()?;
     let mut blobs = HashSet::new();
     let mut layers = HashSet::new();

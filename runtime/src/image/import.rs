@@ -26,7 +26,7 @@ const MAX_IMAGES: usize = 1000;
 
 /// Why an import failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ImportError {
     /// The file or directory cannot be read.
     #[error("failed to read {}", path.display())]
     Read {
@@ -70,7 +70,7 @@ pub enum Error {
         path: PathBuf,
         /// Why.
         #[source]
-        source: crate::unpack::tar::Error,
+        source: crate::unpack::tar::TarError,
     },
     /// A name given for it, or in it, is no reference.
     #[error("invalid image reference {0:?}")]
@@ -95,12 +95,12 @@ impl Images {
         &self,
         path: &Path,
         name: Option<&str>,
-    ) -> Result<Vec<Image>, super::Error> {
+    ) -> Result<Vec<Image>, super::ImageError> {
         let span = tracing::info_span!("image.import", path = %path.display());
         let name = name
             .map(|name| {
                 name.parse()
-                    .map_err(|e| Error::Reference(name.to_owned(), e))
+                    .map_err(|e| ImportError::Reference(name.to_owned(), e))
             })
             .transpose()?;
         let lock = self.core.lock().await?;
@@ -119,7 +119,11 @@ impl Images {
     }
 }
 
-fn import(core: &Core, path: &Path, name: Option<&Reference>) -> Result<Vec<Image>, super::Error> {
+fn import(
+    core: &Core,
+    path: &Path,
+    name: Option<&Reference>,
+) -> Result<Vec<Image>, super::ImageError> {
     let source = Source::open(path, &core.content)?;
     let mut job = Job {
         core,
@@ -134,7 +138,7 @@ fn import(core: &Core, path: &Path, name: Option<&Reference>) -> Result<Vec<Imag
         job.docker()?;
     } else {
         let why = "it has no index.json and no manifest.json".to_owned();
-        return Err(Error::Unknown {
+        return Err(ImportError::Unknown {
             path: path.to_owned(),
             why,
         }
@@ -157,11 +161,11 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn json<T: for<'de> Deserialize<'de>>(&mut self, name: &str) -> Result<T, super::Error> {
+    fn json<T: for<'de> Deserialize<'de>>(&mut self, name: &str) -> Result<T, super::ImageError> {
         let bytes = self.source.take(name)?.read(MAX_DOCUMENT)?;
         let path = self.path.to_owned();
         Ok(
-            serde_json::from_slice(&bytes).map_err(|source| Error::Json {
+            serde_json::from_slice(&bytes).map_err(|source| ImportError::Json {
                 path,
                 name: name.to_owned(),
                 source,
@@ -170,7 +174,7 @@ impl Job<'_> {
     }
 
     /// Makes sure that a blob of the layout is in the content store.
-    fn blob(&mut self, digest: &Digest) -> Result<(), super::Error> {
+    fn blob(&mut self, digest: &Digest) -> Result<(), super::ImageError> {
         if self.core.content.size(digest).is_some() {
             return Ok(());
         }
@@ -179,7 +183,7 @@ impl Job<'_> {
             .take(&format!("blobs/sha256/{}", digest.hex()))?;
         if sealed.digest() != *digest {
             let actual = sealed.digest();
-            return Err(content::Error::Mismatch {
+            return Err(content::ContentError::Mismatch {
                 expected: *digest,
                 actual,
             }
@@ -188,17 +192,17 @@ impl Job<'_> {
         Ok(sealed.commit()?)
     }
 
-    fn document(&mut self, digest: &Digest) -> Result<Vec<u8>, super::Error> {
+    fn document(&mut self, digest: &Digest) -> Result<Vec<u8>, super::ImageError> {
         self.blob(digest)?;
         Ok(self.core.content.read(digest, MAX_DOCUMENT)?)
     }
 
     /// An OCI layout: every image of its index that runs here.
-    fn layout(&mut self) -> Result<(), super::Error> {
+    fn layout(&mut self) -> Result<(), super::ImageError> {
         let bytes = self.source.take("index.json")?.read(MAX_DOCUMENT)?;
         let Document::Index(entries) = manifest::parse(&bytes, "")? else {
             let why = "its index.json is no index".to_owned();
-            return Err(Error::Unknown {
+            return Err(ImportError::Unknown {
                 path: self.path.to_owned(),
                 why,
             }
@@ -225,7 +229,7 @@ impl Job<'_> {
         &mut self,
         entry: &manifest::Descriptor,
         host: &Platform,
-    ) -> Result<(), super::Error> {
+    ) -> Result<(), super::ImageError> {
         let mut documents = vec![entry.digest];
         let mut bytes = self.document(&entry.digest)?;
         let mut media_type = entry.media_type.clone();
@@ -241,7 +245,7 @@ impl Job<'_> {
                 let Platform {
                     os, architecture, ..
                 } = host.clone();
-                super::Error::NoPlatform {
+                super::ImageError::NoPlatform {
                     os,
                     architecture,
                     index,
@@ -251,7 +255,7 @@ impl Job<'_> {
             bytes = self.document(&chosen.digest)?;
             media_type.clone_from(&chosen.media_type);
         }
-        Err(super::Error::Nested(entry.digest))
+        Err(super::ImageError::Nested(entry.digest))
     }
 
     fn layout_manifest(
@@ -259,7 +263,7 @@ impl Job<'_> {
         manifest: &Manifest,
         documents: Vec<Digest>,
         size: usize,
-    ) -> Result<(), super::Error> {
+    ) -> Result<(), super::ImageError> {
         let config = self.document(&manifest.config.digest)?;
         for layer in &manifest.layers {
             self.blob(&layer.digest)?;
@@ -273,7 +277,7 @@ impl Job<'_> {
         documents: Vec<Digest>,
         config: &[u8],
         size: usize,
-    ) -> Result<(), super::Error> {
+    ) -> Result<(), super::ImageError> {
         let parsed = manifest::parse_config(config)?;
         manifest::check_config(&parsed, manifest.layers.len())?;
         let layers = pull::layers(manifest, &parsed);
@@ -296,7 +300,7 @@ impl Job<'_> {
         &mut self,
         digest: &Digest,
         entry: &manifest::Descriptor,
-    ) -> Result<(), super::Error> {
+    ) -> Result<(), super::ImageError> {
         let found = self
             .found
             .iter()
@@ -312,7 +316,7 @@ impl Job<'_> {
             (Some(name), _) => Some(name.clone()),
             (None, Some(full)) => Some(
                 full.parse()
-                    .map_err(|e| Error::Reference(full.to_owned(), e))?,
+                    .map_err(|e| ImportError::Reference(full.to_owned(), e))?,
             ),
             (None, None) => None,
         };
@@ -324,7 +328,7 @@ impl Job<'_> {
     }
 
     /// What `docker save` wrote: layers and configs under names that mean nothing.
-    fn docker(&mut self) -> Result<(), super::Error> {
+    fn docker(&mut self) -> Result<(), super::ImageError> {
         let saved: Vec<Saved> = self.json("manifest.json")?;
         for image in saved.into_iter().take(MAX_IMAGES) {
             let config = self.source.take(&image.config)?;
@@ -363,8 +367,8 @@ impl Job<'_> {
         Ok(())
     }
 
-    fn docker_names(&mut self, tags: Vec<String>) -> Result<(), super::Error> {
-        let parse = |tag: String| tag.parse().map_err(|e| Error::Reference(tag, e));
+    fn docker_names(&mut self, tags: Vec<String>) -> Result<(), super::ImageError> {
+        let parse = |tag: String| tag.parse().map_err(|e| ImportError::Reference(tag, e));
         let names = match self.name {
             Some(name) => vec![name.clone()],
             None => tags.into_iter().map(parse).collect::<Result<_, _>>()?,
@@ -376,7 +380,7 @@ impl Job<'_> {
     }
 
     /// A layer; several images of one archive may share it.
-    fn docker_layer(&mut self, name: &str) -> Result<Digest, super::Error> {
+    fn docker_layer(&mut self, name: &str) -> Result<Digest, super::ImageError> {
         if let Some(digest) = self.source.taken(name) {
             return Ok(digest);
         }
@@ -384,7 +388,7 @@ impl Job<'_> {
         self.keep(sealed)
     }
 
-    fn keep(&self, sealed: Sealed) -> Result<Digest, super::Error> {
+    fn keep(&self, sealed: Sealed) -> Result<Digest, super::ImageError> {
         let digest = sealed.digest();
         sealed.commit()?;
         Ok(digest)

@@ -13,7 +13,7 @@ use tracing::Instrument;
 
 use super::flight::Flight;
 use super::store::Layer;
-use super::{Core, Error, SharedError};
+use super::{Core, ImageError, SharedError};
 use crate::content::{self, Digest};
 use crate::registry::Session;
 use crate::snapshot::{self, ChainId, Draft, Key, Settled, chain_ids};
@@ -83,7 +83,7 @@ impl Job {
     }
 
     /// Stores the blob.
-    async fn fetch(self) -> Result<(), Error> {
+    async fn fetch(self) -> Result<(), ImageError> {
         if self.is_stored() {
             return Ok(());
         }
@@ -92,11 +92,14 @@ impl Job {
         let (incoming, sink) = self.incoming().await?;
         let fetched = session.blob(&self.layer.blob, self.layer.size, sink);
         let (fetched, stored) = tokio::join!(fetched, pipe::store(incoming));
-        first_cause(fetched.map_err(Error::from), stored.map_err(Error::from))
+        first_cause(
+            fetched.map_err(ImageError::from),
+            stored.map_err(ImageError::from),
+        )
     }
 
     /// Stores the blob unless it is here, and unpacks it.
-    async fn unpack(self) -> Result<(), Error> {
+    async fn unpack(self) -> Result<(), ImageError> {
         let snapshotter = Arc::clone(&self.core.snapshotter);
         if snapshotter.usage(Key::Layer(&self.chain)).is_ok() {
             return Ok(());
@@ -104,16 +107,14 @@ impl Job {
         let permit = self.core.permit().await?;
         let draft = match self.draft(None).await {
             // The corrupt blob was set aside; a registry can give it once more.
-            Err(Error::Pipe(pipe::Error::Content(content::Error::Corrupt { .. })))
-                if self.origin.is_some() =>
-            {
-                self.draft(None).await?
-            }
+            Err(ImageError::Pipe(pipe::PipeError::Content(content::ContentError::Corrupt {
+                ..
+            }))) if self.origin.is_some() => self.draft(None).await?,
             other => other?,
         };
         drop(permit);
         if let Some(parent) = &self.parent {
-            parent.clone().await.map_err(Error::Shared)?;
+            parent.clone().await.map_err(ImageError::Shared)?;
         }
         if self.commit(draft).await? == Settled::NeedsBelow {
             let draft = self.draft(Some(self.below.clone())).await?;
@@ -122,7 +123,7 @@ impl Job {
         Ok(())
     }
 
-    async fn commit(&self, draft: Draft) -> Result<Settled, Error> {
+    async fn commit(&self, draft: Draft) -> Result<Settled, ImageError> {
         let (chain, below) = (self.chain, self.below.clone());
         let snapshotter = Arc::clone(&self.core.snapshotter);
         let commit = spawn_blocking(move || snapshotter.commit(draft, &chain, &below));
@@ -130,11 +131,11 @@ impl Job {
     }
 
     /// Unpacks, from the content store or straight from the registry, and checks the diff id.
-    async fn draft(&self, below: Option<Vec<ChainId>>) -> Result<Draft, Error> {
+    async fn draft(&self, below: Option<Vec<ChainId>>) -> Result<Draft, ImageError> {
         let snapshotter = Arc::clone(&self.core.snapshotter);
         let sink = move |tar: &mut dyn std::io::BufRead| snapshotter.unpack(tar, below.as_deref());
         let max = self.core.limits.bytes;
-        let made: Result<(Draft, Digest), snapshot::Error> = if self.is_stored() {
+        let made: Result<(Draft, Digest), snapshot::SnapshotError> = if self.is_stored() {
             let source = Source::Stored(self.core.content.clone(), self.layer.blob);
             pipe::run(source, max, sink).await?
         } else {
@@ -145,13 +146,13 @@ impl Job {
             let (fetched, unpacked) = tokio::join!(fetched, unpacked);
             match (fetched, unpacked) {
                 (_, Ok(Err(unpack))) if !is_cut(&unpack) => return Err(unpack.into()),
-                (Err(fetch), Err(pipe::Error::Interrupted) | Ok(_)) => return Err(fetch.into()),
+                (Err(fetch), Err(pipe::PipeError::Interrupted) | Ok(_)) => return Err(fetch.into()),
                 (_, unpacked) => unpacked?,
             }
         };
         let (draft, diff_id) = made?;
         if diff_id != self.layer.diff_id {
-            return Err(Error::DiffId {
+            return Err(ImageError::DiffId {
                 blob: self.layer.blob,
                 want: self.layer.diff_id,
                 got: diff_id,
@@ -160,12 +161,12 @@ impl Job {
         Ok(draft)
     }
 
-    fn session(&self) -> Result<Arc<Session>, Error> {
-        let missing = content::Error::Missing(self.layer.blob);
-        self.origin.clone().ok_or(Error::Content(missing))
+    fn session(&self) -> Result<Arc<Session>, ImageError> {
+        let missing = content::ContentError::Missing(self.layer.blob);
+        self.origin.clone().ok_or(ImageError::Content(missing))
     }
 
-    async fn incoming(&self) -> Result<(Incoming, mpsc::Sender<Piece>), Error> {
+    async fn incoming(&self) -> Result<(Incoming, mpsc::Sender<Piece>), ImageError> {
         let content = self.core.content.clone();
         let ingest = spawn_blocking(move || content.ingest()).await??;
         let (sink, pieces) = mpsc::channel(QUEUE);
@@ -185,17 +186,20 @@ impl Job {
 }
 
 /// Of a fetch and what consumed it: the one that failed by itself.
-fn first_cause(fetched: Result<(), Error>, used: Result<(), Error>) -> Result<(), Error> {
+fn first_cause(
+    fetched: Result<(), ImageError>,
+    used: Result<(), ImageError>,
+) -> Result<(), ImageError> {
     match used {
-        Err(Error::Pipe(pipe::Error::Interrupted)) => fetched.and(used),
+        Err(ImageError::Pipe(pipe::PipeError::Interrupted)) => fetched.and(used),
         other => other,
     }
 }
 
 /// Whether unpacking failed only because its stream was cut.
-fn is_cut(error: &snapshot::Error) -> bool {
-    use crate::unpack::{Error as Unpack, tar};
-    let snapshot::Error::Unpack(Unpack::Tar(tar::Error::Read(source))) = error else {
+fn is_cut(error: &snapshot::SnapshotError) -> bool {
+    use crate::unpack::{UnpackError as Unpack, tar};
+    let snapshot::SnapshotError::Unpack(Unpack::Tar(tar::TarError::Read(source))) = error else {
         return false;
     };
     source.kind() == std::io::ErrorKind::BrokenPipe

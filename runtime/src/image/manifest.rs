@@ -30,7 +30,7 @@ pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.
 
 /// What is wrong with a document.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ManifestError {
     /// Not the JSON it should be.
     #[error("malformed {what}")]
     Json {
@@ -191,9 +191,9 @@ struct RawProcess {
 }
 
 impl TryFrom<RawDescriptor> for Descriptor {
-    type Error = Error;
+    type Error = ManifestError;
 
-    fn try_from(raw: RawDescriptor) -> Result<Self, Error> {
+    fn try_from(raw: RawDescriptor) -> Result<Self, ManifestError> {
         Ok(Self {
             digest: raw.digest.parse()?,
             media_type: raw.media_type,
@@ -204,28 +204,28 @@ impl TryFrom<RawDescriptor> for Descriptor {
     }
 }
 
-fn descriptors(raw: Vec<RawDescriptor>) -> Result<Vec<Descriptor>, Error> {
+fn descriptors(raw: Vec<RawDescriptor>) -> Result<Vec<Descriptor>, ManifestError> {
     raw.into_iter().map(Descriptor::try_from).collect()
 }
 
 /// Parses an index or a manifest that was announced as `media_type` (empty when nobody said).
-pub fn parse(bytes: &[u8], media_type: &str) -> Result<Document, Error> {
+pub fn parse(bytes: &[u8], media_type: &str) -> Result<Document, ManifestError> {
     let announced = media_type.split(';').next().unwrap_or_default().trim();
     if announced.contains("docker.distribution.manifest.v1") {
-        return Err(Error::MediaType(announced.to_owned()));
+        return Err(ManifestError::MediaType(announced.to_owned()));
     }
-    let raw: RawDocument = serde_json::from_slice(bytes).map_err(|source| Error::Json {
+    let raw: RawDocument = serde_json::from_slice(bytes).map_err(|source| ManifestError::Json {
         what: "manifest",
         source,
     })?;
     if raw.manifests.is_some() && (raw.layers.is_some() || raw.config.is_some()) {
-        return Err(Error::TwoKinds);
+        return Err(ManifestError::TwoKinds);
     }
     let inside = raw.media_type.unwrap_or_default();
     let known =
         |kind: &str| [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST].contains(&kind);
     if known(announced) && !inside.is_empty() && inside != announced {
-        return Err(Error::Ambiguous {
+        return Err(ManifestError::Ambiguous {
             inside,
             outside: announced.to_owned(),
         });
@@ -237,14 +237,14 @@ pub fn parse(bytes: &[u8], media_type: &str) -> Result<Document, Error> {
         } else {
             kind
         };
-        return Err(Error::MediaType(named.to_owned()));
+        return Err(ManifestError::MediaType(named.to_owned()));
     }
     let is_index = kind == OCI_INDEX || kind == DOCKER_LIST;
     let is_manifest = kind == OCI_MANIFEST || kind == DOCKER_MANIFEST;
     match (raw.manifests, raw.config, raw.layers) {
         (Some(list), _, _) if !is_manifest => {
             if list.len() > MAX_DESCRIPTORS {
-                return Err(Error::TooMany {
+                return Err(ManifestError::TooMany {
                     what: "manifests",
                     limit: MAX_DESCRIPTORS,
                 });
@@ -254,7 +254,7 @@ pub fn parse(bytes: &[u8], media_type: &str) -> Result<Document, Error> {
         (None, Some(config), layers) if !is_index => {
             let layers = layers.unwrap_or_default();
             if layers.len() > MAX_LAYERS {
-                return Err(Error::TooMany {
+                return Err(ManifestError::TooMany {
                     what: "layers",
                     limit: MAX_LAYERS,
                 });
@@ -263,32 +263,32 @@ pub fn parse(bytes: &[u8], media_type: &str) -> Result<Document, Error> {
             check_layers(&layers)?;
             Ok(Document::Manifest(Manifest { config, layers }))
         }
-        _ => Err(Error::MediaType(kind.to_owned())),
+        _ => Err(ManifestError::MediaType(kind.to_owned())),
     }
 }
 
 /// Refuses artifacts that are no filesystem. What a layer's compression is, its bytes tell.
-fn check_layers(layers: &[Descriptor]) -> Result<(), Error> {
+fn check_layers(layers: &[Descriptor]) -> Result<(), ManifestError> {
     let is_tar = |kind: &str| {
         (kind.starts_with("application/vnd.oci.image.layer.") && kind.contains(".tar"))
             || kind.starts_with("application/vnd.docker.image.rootfs.")
     };
     match layers.iter().find(|layer| !is_tar(&layer.media_type)) {
-        Some(layer) => Err(Error::MediaType(layer.media_type.clone())),
+        Some(layer) => Err(ManifestError::MediaType(layer.media_type.clone())),
         None => Ok(()),
     }
 }
 
 /// Parses a config.
-pub fn parse_config(bytes: &[u8]) -> Result<ImageConfig, Error> {
-    let raw: RawConfig = serde_json::from_slice(bytes).map_err(|source| Error::Json {
+pub fn parse_config(bytes: &[u8]) -> Result<ImageConfig, ManifestError> {
+    let raw: RawConfig = serde_json::from_slice(bytes).map_err(|source| ManifestError::Json {
         what: "image config",
         source,
     })?;
     let process = raw.config.unwrap_or_default();
     let diff_ids = raw.rootfs.diff_ids.unwrap_or_default();
     if diff_ids.len() > MAX_LAYERS {
-        return Err(Error::TooMany {
+        return Err(ManifestError::TooMany {
             what: "layers",
             limit: MAX_LAYERS,
         });
@@ -317,10 +317,10 @@ pub fn parse_config(bytes: &[u8]) -> Result<ImageConfig, Error> {
 }
 
 /// Checks that config and manifest speak of the same layers.
-pub fn check_config(config: &ImageConfig, layers: usize) -> Result<(), Error> {
+pub fn check_config(config: &ImageConfig, layers: usize) -> Result<(), ManifestError> {
     match config.diff_ids.len() == layers {
         true => Ok(()),
-        false => Err(Error::Layers {
+        false => Err(ManifestError::Layers {
             diff_ids: config.diff_ids.len(),
             layers,
         }),

@@ -20,7 +20,7 @@ fn manifest() -> Value {
     })
 }
 
-fn read(document: &Value, media_type: &str) -> Result<Document, Error> {
+fn read(document: &Value, media_type: &str) -> Result<Document, ManifestError> {
     parse(document.to_string().as_bytes(), media_type)
 }
 
@@ -55,14 +55,17 @@ fn both_families_are_read_and_the_kind_may_come_from_outside_or_inside() {
 fn what_could_be_read_as_two_kinds_is_refused() {
     let mut both = manifest();
     both["manifests"] = json!([entry(OCI_MANIFEST)]);
-    assert!(matches!(read(&both, OCI_MANIFEST), Err(Error::TwoKinds)));
+    assert!(matches!(
+        read(&both, OCI_MANIFEST),
+        Err(ManifestError::TwoKinds)
+    ));
     assert!(matches!(
         read(&manifest(), OCI_INDEX),
-        Err(Error::Ambiguous { .. })
+        Err(ManifestError::Ambiguous { .. })
     ));
     assert!(matches!(
         read(&manifest(), DOCKER_MANIFEST),
-        Err(Error::Ambiguous { .. })
+        Err(ManifestError::Ambiguous { .. })
     ));
     let index = json!({"schemaVersion": 2, "manifests": []});
     assert!(read(&index, OCI_MANIFEST).is_err());
@@ -74,14 +77,14 @@ fn old_kinds_and_artifacts_are_named_in_the_error() {
     let signed = "application/vnd.docker.distribution.manifest.v1+prettyjws";
     for media_type in ["", signed] {
         let error = read(&old, media_type).unwrap_err();
-        assert!(matches!(error, Error::MediaType(_)), "{error}");
+        assert!(matches!(error, ManifestError::MediaType(_)), "{error}");
     }
     assert!(read(&old, signed).unwrap_err().to_string().contains(signed));
     let mut chart = manifest();
     chart["layers"] = json!([entry("application/vnd.cncf.helm.chart.content.v1.tar+gzip")]);
     assert!(matches!(
         read(&chart, OCI_MANIFEST),
-        Err(Error::MediaType(_))
+        Err(ManifestError::MediaType(_))
     ));
 }
 
@@ -105,10 +108,13 @@ fn bad_digests_sizes_and_numbers_are_refused() {
     many["layers"] = vec![entry(LAYER); MAX_LAYERS + 1].into();
     assert!(matches!(
         read(&many, OCI_MANIFEST),
-        Err(Error::TooMany { .. })
+        Err(ManifestError::TooMany { .. })
     ));
     let wide = json!({"schemaVersion": 2, "manifests": vec![entry(OCI_MANIFEST); 1001]});
-    assert!(matches!(read(&wide, OCI_INDEX), Err(Error::TooMany { .. })));
+    assert!(matches!(
+        read(&wide, OCI_INDEX),
+        Err(ManifestError::TooMany { .. })
+    ));
     let deep = "[".repeat(100_000);
     assert!(parse(deep.as_bytes(), "").is_err());
 }
@@ -136,7 +142,7 @@ fn the_config_gives_command_and_labels_within_limits() {
     assert!(parse_config(br#"{"rootfs":{"diff_ids":["sha256:x"]}}"#).is_err());
     assert!(matches!(
         check_config(&ImageConfig::default(), 1),
-        Err(Error::Layers { .. })
+        Err(ManifestError::Layers { .. })
     ));
 }
 

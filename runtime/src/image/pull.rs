@@ -10,7 +10,7 @@ use super::layer;
 use super::manifest::{self, Descriptor, Document, ImageConfig, MAX_DOCUMENT, Manifest, Platform};
 use super::reference::Reference;
 use super::store::{Layer, Record};
-use super::{Core, Error, Images, describe, gc, text_of};
+use super::{Core, ImageError, Images, describe, gc, text_of};
 use crate::api::{self, Credentials, Image};
 use crate::content::{Digest, Hasher};
 use crate::registry::{Ask, Session};
@@ -87,7 +87,7 @@ async fn pull(
     core: &Arc<Core>,
     reference: &Reference,
     credentials: &[Credentials],
-) -> Result<Image, Error> {
+) -> Result<Image, ImageError> {
     let _lock = core.lock().await?;
     let named = core.store.resolve(reference).is_some();
     let in_store = |digest: &Digest| core.content.size(digest).is_some();
@@ -99,7 +99,7 @@ async fn pull(
         .registry
         .resolve(reference, credentials, ask, in_store)
         .await
-        .map_err(|source| Error::Resolve {
+        .map_err(|source| ImageError::Resolve {
             reference: reference.to_string(),
             source,
         })?;
@@ -122,7 +122,7 @@ async fn pull(
     let origin = Some(Arc::clone(&session));
     layer::bring(core, &layers, &origin, core.unpack_on_pull)
         .await
-        .map_err(Error::Shared)?;
+        .map_err(ImageError::Shared)?;
     let record = Record {
         id: manifest.config.digest,
         documents,
@@ -142,7 +142,7 @@ pub(super) async fn record_image(
     core: &Arc<Core>,
     record: Record,
     names: Vec<Reference>,
-) -> Result<Image, Error> {
+) -> Result<Image, ImageError> {
     let core = Arc::clone(core);
     spawn_blocking(move || {
         core.store.add(&record, &names)?;
@@ -172,26 +172,30 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    async fn put(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Error> {
+    async fn put(&self, bytes: Vec<u8>) -> Result<Vec<u8>, ImageError> {
         let content = self.core.content.clone();
-        spawn_blocking(move || content.put(&bytes).map(|_| bytes).map_err(Error::from)).await?
+        spawn_blocking(move || content.put(&bytes).map(|_| bytes).map_err(ImageError::from)).await?
     }
 
     /// A document from the content store; from the registry when it turns out to be corrupt.
-    async fn known(&self, digest: &Digest) -> Result<Vec<u8>, Error> {
+    async fn known(&self, digest: &Digest) -> Result<Vec<u8>, ImageError> {
         match self.stored(digest).await? {
             Some(bytes) => Ok(bytes),
             None => self.put(self.session.document(digest).await?).await,
         }
     }
 
-    async fn stored(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+    async fn stored(&self, digest: &Digest) -> Result<Option<Vec<u8>>, ImageError> {
         let (content, digest) = (self.core.content.clone(), *digest);
         Ok(spawn_blocking(move || content.read(&digest, MAX_DOCUMENT).ok()).await?)
     }
 
     /// Follows indexes to the manifest for this machine.
-    async fn choose(&mut self, mut bytes: Vec<u8>, media_type: &str) -> Result<Manifest, Error> {
+    async fn choose(
+        &mut self,
+        mut bytes: Vec<u8>,
+        media_type: &str,
+    ) -> Result<Manifest, ImageError> {
         let mut media_type = media_type.to_owned();
         let host = Platform::host();
         for _ in 0..=MAX_INDEXES {
@@ -207,23 +211,23 @@ impl Walk<'_> {
                 let Platform {
                     os, architecture, ..
                 } = host;
-                return Err(Error::NoPlatform {
+                return Err(ImageError::NoPlatform {
                     os,
                     architecture,
                     index,
                 });
             };
             if self.documents.contains(&chosen.digest) {
-                return Err(Error::Nested(index));
+                return Err(ImageError::Nested(index));
             }
             self.documents.push(chosen.digest);
             bytes = self.known(&chosen.digest).await?;
             media_type.clone_from(&chosen.media_type);
         }
-        Err(Error::Nested(Digest::of(&bytes)))
+        Err(ImageError::Nested(Digest::of(&bytes)))
     }
 
-    async fn config(&mut self, config: &Descriptor) -> Result<ImageConfig, Error> {
+    async fn config(&mut self, config: &Descriptor) -> Result<ImageConfig, ImageError> {
         let bytes = match self.stored(&config.digest).await? {
             Some(bytes) => bytes,
             None => {

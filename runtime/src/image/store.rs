@@ -65,7 +65,7 @@ pub struct Store {
 
 impl Store {
     /// Opens the store, making its directories. Returns the files that were set aside.
-    pub fn open(root: &Path) -> Result<(Self, Vec<PathBuf>), content::Error> {
+    pub fn open(root: &Path) -> Result<(Self, Vec<PathBuf>), content::ContentError> {
         for dir in ["by-id", "refs", "broken"] {
             content::make_private_dir(&root.join(dir))?;
         }
@@ -88,7 +88,7 @@ impl Store {
         &self,
         dir: &str,
         good: impl Fn(&Path) -> bool,
-    ) -> Result<Vec<PathBuf>, content::Error> {
+    ) -> Result<Vec<PathBuf>, content::ContentError> {
         let mut broken = Vec::new();
         for path in self.files(dir)? {
             let name = path.file_name().unwrap_or_default();
@@ -96,15 +96,15 @@ impl Store {
                 continue;
             }
             let aside = self.root.join("broken").join(name);
-            fs::rename(&path, &aside).map_err(content::Error::io("set aside", &path))?;
+            fs::rename(&path, &aside).map_err(content::ContentError::io("set aside", &path))?;
             broken.push(aside);
         }
         Ok(broken)
     }
 
-    fn files(&self, dir: &str) -> Result<Vec<PathBuf>, content::Error> {
+    fn files(&self, dir: &str) -> Result<Vec<PathBuf>, content::ContentError> {
         let dir = self.root.join(dir);
-        let list = fs::read_dir(&dir).map_err(content::Error::io("list", &dir))?;
+        let list = fs::read_dir(&dir).map_err(content::ContentError::io("list", &dir))?;
         Ok(list.flatten().map(|entry| entry.path()).collect())
     }
 
@@ -129,7 +129,7 @@ impl Store {
     }
 
     /// Every image.
-    pub fn records(&self) -> Result<Vec<Record>, content::Error> {
+    pub fn records(&self) -> Result<Vec<Record>, content::ContentError> {
         Ok(self
             .files("by-id")?
             .iter()
@@ -138,7 +138,7 @@ impl Store {
     }
 
     /// Every name, in order.
-    pub fn names(&self) -> Result<Vec<Name>, content::Error> {
+    pub fn names(&self) -> Result<Vec<Name>, content::ContentError> {
         let mut names: Vec<Name> = self
             .files("refs")?
             .iter()
@@ -149,7 +149,7 @@ impl Store {
     }
 
     /// Stores an image and gives it names; a name that another image had moves.
-    pub fn add(&self, record: &Record, names: &[Reference]) -> Result<(), content::Error> {
+    pub fn add(&self, record: &Record, names: &[Reference]) -> Result<(), content::ContentError> {
         if self.record(&record.id).as_ref() != Some(record) {
             write(&self.record_path(&record.id), record)?;
         }
@@ -167,12 +167,12 @@ impl Store {
     }
 
     /// Removes a name.
-    pub fn remove_name(&self, reference: &str) -> Result<(), content::Error> {
+    pub fn remove_name(&self, reference: &str) -> Result<(), content::ContentError> {
         remove(&self.name_path(reference))
     }
 
     /// Removes an image's record; its names are to be removed before.
-    pub fn remove_record(&self, id: &Digest) -> Result<(), content::Error> {
+    pub fn remove_record(&self, id: &Digest) -> Result<(), content::ContentError> {
         remove(&self.record_path(id))
     }
 }
@@ -181,16 +181,16 @@ fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-fn write(path: &Path, value: &impl Serialize) -> Result<(), content::Error> {
-    let bytes =
-        serde_json::to_vec(value).map_err(|e| content::Error::io("write", path)(e.into()))?;
+fn write(path: &Path, value: &impl Serialize) -> Result<(), content::ContentError> {
+    let bytes = serde_json::to_vec(value)
+        .map_err(|e| content::ContentError::io("write", path)(e.into()))?;
     content::write_durably(path, &bytes)
 }
 
-fn remove(path: &Path) -> Result<(), content::Error> {
+fn remove(path: &Path) -> Result<(), content::ContentError> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            Err(content::Error::io("remove", path)(e))
+            Err(content::ContentError::io("remove", path)(e))
         }
         _ => Ok(()),
     }

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use hyper::Uri;
 use serde::Deserialize;
 
-use super::Error;
+use super::RegistryError;
 use super::hosts::{Endpoint, host_of};
 use super::http::{Request, Transport};
 use crate::api::Credentials;
@@ -115,7 +115,7 @@ pub(crate) async fn answer(
     challenges: &[Challenge],
     credentials: Option<&Credentials>,
     repository: &str,
-) -> Result<Option<String>, Error> {
+) -> Result<Option<String>, RegistryError> {
     let credentials = credentials.filter(|_| !endpoint.mirror);
     if let Some(Credentials::RegistryToken(token)) = credentials {
         return Ok(Some(format!("Bearer {token}")));
@@ -167,7 +167,7 @@ async fn fetch_token(
     endpoint: &Endpoint,
     query: &Query<'_>,
     credentials: Option<&Credentials>,
-) -> Result<String, Error> {
+) -> Result<String, RegistryError> {
     let realm = check_realm(endpoint, query.realm)?;
     let mut request = match credentials {
         Some(Credentials::IdentityToken(token)) => Request::post(
@@ -195,13 +195,13 @@ async fn fetch_token(
     let mut response = transport.send_once(&request, &endpoint.tls).await?;
     let status = response.status();
     if !status.is_success() {
-        return Err(Error::Token {
+        return Err(RegistryError::Token {
             realm: query.realm.to_owned(),
             status: status.as_u16(),
         });
     }
     let body = transport.body(&mut response, MAX_TOKEN).await?;
-    let unusable = || Error::BadToken {
+    let unusable = || RegistryError::BadToken {
         realm: query.realm.to_owned(),
     };
     let answer: TokenAnswer = serde_json::from_slice(&body).map_err(|_| unusable())?;
@@ -213,8 +213,8 @@ async fn fetch_token(
 }
 
 /// Whether a token service may be asked: it is about to see a secret.
-fn check_realm(endpoint: &Endpoint, realm: &str) -> Result<Uri, Error> {
-    let refuse = |why| Error::Realm {
+fn check_realm(endpoint: &Endpoint, realm: &str) -> Result<Uri, RegistryError> {
+    let refuse = |why| RegistryError::Realm {
         realm: realm.chars().take(200).collect(),
         why,
     };

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::hosts::RegistryConfig;
-use super::{Error, Session, text_header};
+use super::{RegistryError, Session, text_header};
 use crate::content::Digest;
 use crate::unpack::pipe::Piece;
 
@@ -47,13 +47,13 @@ impl Retry {
     }
 
     /// Waits before the next attempt; gives the error back when there is to be none.
-    pub(super) async fn pause(&mut self, error: Error) -> Result<(), Error> {
+    pub(super) async fn pause(&mut self, error: RegistryError) -> Result<(), RegistryError> {
         if self.left == 0 || !error.is_transient() {
             return Err(error);
         }
         self.left -= 1;
         let pause = match &error {
-            Error::Status {
+            RegistryError::Status {
                 retry_after: Some(seconds),
                 ..
             } => Duration::from_secs(*seconds),
@@ -73,14 +73,19 @@ impl Session {
         digest: &Digest,
         size: u64,
         sink: mpsc::Sender<Piece>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), RegistryError> {
         let url = self.url("blobs", &digest.to_string());
         let mut retry = Retry::new(&self.config);
         let mut done = 0;
         loop {
             let before = done;
             match self.stream(&url, &mut done, size, &sink).await {
-                Ok(()) => return sink.send(Piece::End).await.map_err(|_| Error::Interrupted),
+                Ok(()) => {
+                    return sink
+                        .send(Piece::End)
+                        .await
+                        .map_err(|_| RegistryError::Interrupted);
+                }
                 Err(e) => {
                     if done > before {
                         retry.reset();
@@ -98,7 +103,7 @@ impl Session {
         done: &mut u64,
         size: u64,
         sink: &mpsc::Sender<Piece>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), RegistryError> {
         let range = (*done > 0).then_some(*done);
         let mut response = self.request(&Method::GET, url, range).await?;
         let mut skip = to_skip(&response, *done)?;
@@ -114,7 +119,7 @@ impl Session {
             *done += data.len() as u64;
             sink.send(Piece::Data(data))
                 .await
-                .map_err(|_| Error::Interrupted)?;
+                .map_err(|_| RegistryError::Interrupted)?;
             // The receiver measures too and complains; there is no reason to read on.
             if *done > size {
                 return Ok(());
@@ -122,7 +127,7 @@ impl Session {
         }
         match *done >= size {
             true => Ok(()),
-            false => Err(Error::Body(
+            false => Err(RegistryError::Body(
                 format!("ended after {done} of {size} bytes").into(),
             )),
         }
@@ -131,7 +136,7 @@ impl Session {
 
 /// How much of the answer we have already: nothing if it begins where we want, all of it if the server
 /// does not know ranges.
-fn to_skip(response: &Response<Incoming>, done: u64) -> Result<u64, Error> {
+fn to_skip(response: &Response<Incoming>, done: u64) -> Result<u64, RegistryError> {
     if done == 0 || response.status() != StatusCode::PARTIAL_CONTENT {
         return Ok(done);
     }
@@ -141,19 +146,19 @@ fn to_skip(response: &Response<Incoming>, done: u64) -> Result<u64, Error> {
         .and_then(|range| range.split('-').next());
     match start.and_then(|start| start.trim().parse::<u64>().ok()) {
         Some(start) if start <= done => Ok(done - start),
-        _ => Err(Error::Body(
+        _ => Err(RegistryError::Body(
             format!("asked for bytes from {done}, got {range:?}").into(),
         )),
     }
 }
 
-fn check_progress(window: &mut (Instant, u64), bytes: u64) -> Result<(), Error> {
+fn check_progress(window: &mut (Instant, u64), bytes: u64) -> Result<(), RegistryError> {
     window.1 += bytes;
     if window.0.elapsed() < WINDOW {
         return Ok(());
     }
     if window.1 < MIN_BYTES {
-        return Err(Error::Body("the connection is too slow".into()));
+        return Err(RegistryError::Body("the connection is too slow".into()));
     }
     *window = (Instant::now(), 0);
     Ok(())

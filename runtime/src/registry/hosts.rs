@@ -11,7 +11,7 @@ use std::time::Duration;
 use hyper::Uri;
 use serde::Deserialize;
 
-use super::Error;
+use super::RegistryError;
 
 /// Settings of the registry client.
 #[derive(Debug, Clone)]
@@ -94,7 +94,7 @@ enum OneOrMany {
 
 impl RegistryConfig {
     /// Where to ask for the content of `registry` (as references name it), in order.
-    pub fn endpoints(&self, registry: &str) -> Result<Vec<Endpoint>, Error> {
+    pub fn endpoints(&self, registry: &str) -> Result<Vec<Endpoint>, RegistryError> {
         let host = if registry == "docker.io" {
             "registry-1.docker.io"
         } else {
@@ -110,11 +110,11 @@ impl RegistryConfig {
                 Path::new("/"),
             )?]);
         };
-        let text = std::fs::read_to_string(&file).map_err(|source| Error::HostsFile {
+        let text = std::fs::read_to_string(&file).map_err(|source| RegistryError::HostsFile {
             path: file.clone(),
             source: source.into(),
         })?;
-        let bad = |e: toml::de::Error| Error::HostsFile {
+        let bad = |e: toml::de::Error| RegistryError::HostsFile {
             path: file.clone(),
             source: e.into(),
         };
@@ -164,13 +164,13 @@ impl RegistryConfig {
 }
 
 impl Endpoint {
-    fn new(url: &str, mirror: bool, table: &HostTable, file: &Path) -> Result<Self, Error> {
+    fn new(url: &str, mirror: bool, table: &HostTable, file: &Path) -> Result<Self, RegistryError> {
         let full = if url.contains("://") {
             url.to_owned()
         } else {
             format!("https://{url}")
         };
-        let bad = || Error::HostsFile {
+        let bad = || RegistryError::HostsFile {
             path: file.to_owned(),
             source: format!("{url:?} is not an http or https URL of a host").into(),
         };

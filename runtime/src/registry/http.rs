@@ -18,7 +18,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-use super::Error;
+use super::RegistryError;
 use super::hosts::Tls;
 
 /// Most redirects of one request.
@@ -84,7 +84,7 @@ impl Transport {
         &self,
         request: &Request,
         tls: &Tls,
-    ) -> Result<Response<Incoming>, Error> {
+    ) -> Result<Response<Incoming>, RegistryError> {
         let (mut request, mut tls) = (request.clone(), tls.clone());
         for _ in 0..=MAX_REDIRECTS {
             let response = self.send_once(&request, &tls).await?;
@@ -95,7 +95,7 @@ impl Transport {
             if !status.is_redirection() || status == StatusCode::NOT_MODIFIED {
                 return Ok(response);
             }
-            let refuse = |why| Error::Redirect {
+            let refuse = |why| RegistryError::Redirect {
                 url: request.url.clone(),
                 why,
             };
@@ -111,7 +111,7 @@ impl Transport {
             }
             request.url = to.to_string();
         }
-        Err(Error::Redirect {
+        Err(RegistryError::Redirect {
             url: request.url,
             why: "too many redirects",
         })
@@ -122,8 +122,8 @@ impl Transport {
         &self,
         request: &Request,
         tls: &Tls,
-    ) -> Result<Response<Incoming>, Error> {
-        let failed = |source: Box<dyn std::error::Error + Send + Sync>| Error::Request {
+    ) -> Result<Response<Incoming>, RegistryError> {
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| RegistryError::Request {
             method: request.method.to_string(),
             url: without_query(&request.url),
             source,
@@ -160,13 +160,13 @@ impl Transport {
     pub(crate) async fn frame(
         &self,
         response: &mut Response<Incoming>,
-    ) -> Result<Option<Bytes>, Error> {
+    ) -> Result<Option<Bytes>, RegistryError> {
         loop {
             let frame = tokio::time::timeout(self.stall_timeout, response.body_mut().frame());
             let frame = match frame.await {
-                Err(_) => return Err(Error::Body("nothing arrived in time".into())),
+                Err(_) => return Err(RegistryError::Body("nothing arrived in time".into())),
                 Ok(None) => return Ok(None),
-                Ok(Some(frame)) => frame.map_err(|e| Error::Body(e.into()))?,
+                Ok(Some(frame)) => frame.map_err(|e| RegistryError::Body(e.into()))?,
             };
             if let Ok(data) = frame.into_data() {
                 return Ok(Some(data));
@@ -179,12 +179,12 @@ impl Transport {
         &self,
         response: &mut Response<Incoming>,
         limit: usize,
-    ) -> Result<Vec<u8>, Error> {
+    ) -> Result<Vec<u8>, RegistryError> {
         let mut bytes = Vec::new();
         let all = async {
             while let Some(data) = self.frame(response).await? {
                 if bytes.len() + data.len() > limit {
-                    return Err(Error::TooLarge(limit));
+                    return Err(RegistryError::TooLarge(limit));
                 }
                 bytes.extend_from_slice(&data);
             }
@@ -193,11 +193,11 @@ impl Transport {
         // A document is small: one that trickles is no better than one that stops.
         tokio::time::timeout(2 * self.stall_timeout, all)
             .await
-            .unwrap_or_else(|_| Err(Error::Body("it did not arrive in time".into())))?;
+            .unwrap_or_else(|_| Err(RegistryError::Body("it did not arrive in time".into())))?;
         Ok(bytes)
     }
 
-    async fn connection(&self, tls: &Tls) -> Result<Connection, Error> {
+    async fn connection(&self, tls: &Tls) -> Result<Connection, RegistryError> {
         let known = self
             .connections
             .lock()
@@ -211,7 +211,7 @@ impl Transport {
         // Reading the system's certificates takes milliseconds.
         let config = tokio::task::spawn_blocking(move || client_config(&settings))
             .await
-            .map_err(|e| Error::Body(e.into()))??;
+            .map_err(|e| RegistryError::Body(e.into()))??;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -233,11 +233,11 @@ impl Transport {
     }
 }
 
-fn client_config(tls: &Tls) -> Result<ClientConfig, Error> {
+fn client_config(tls: &Tls) -> Result<ClientConfig, RegistryError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|e| Error::Tls(e.into()))?;
+        .map_err(|e| RegistryError::Tls(e.into()))?;
     if tls.skip_verify {
         return Ok(builder
             .dangerous()
@@ -249,11 +249,13 @@ fn client_config(tls: &Tls) -> Result<ClientConfig, Error> {
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     for path in &tls.ca {
         let failed = |e: rustls::pki_types::pem::Error| {
-            Error::Tls(format!("failed to read {}: {e}", path.display()).into())
+            RegistryError::Tls(format!("failed to read {}: {e}", path.display()).into())
         };
         for certificate in CertificateDer::pem_file_iter(path).map_err(failed)? {
             let certificate = certificate.map_err(failed)?;
-            roots.add(certificate).map_err(|e| Error::Tls(e.into()))?;
+            roots
+                .add(certificate)
+                .map_err(|e| RegistryError::Tls(e.into()))?;
         }
     }
     Ok(builder.with_root_certificates(roots).with_no_client_auth())

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hanok_shim::protocol::Rootfs;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
-use super::{ChainId, Draft, Error, Holdings, Key, Settled, Snapshotter, Usage};
+use super::{ChainId, Draft, Holdings, Key, Settled, SnapshotError, Snapshotter, Usage};
 use crate::content::Digest;
 use crate::unpack::{self, Limits};
 
@@ -48,15 +48,15 @@ impl Drop for TempDir {
     }
 }
 
-fn fail<'a>(verb: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Error + 'a {
-    move |source| Error::Io {
+fn fail<'a>(verb: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> SnapshotError + 'a {
+    move |source| SnapshotError::Io {
         verb,
         path: path.to_owned(),
         source,
     }
 }
 
-fn make_dir(path: &Path, mode: u32) -> Result<(), Error> {
+fn make_dir(path: &Path, mode: u32) -> Result<(), SnapshotError> {
     DirBuilder::new()
         .recursive(true)
         .mode(mode)
@@ -66,7 +66,7 @@ fn make_dir(path: &Path, mode: u32) -> Result<(), Error> {
 
 impl Overlay {
     /// Opens the snapshots at `root`, making its directories.
-    pub fn open(root: &Path, limits: Limits) -> Result<Self, Error> {
+    pub fn open(root: &Path, limits: Limits) -> Result<Self, SnapshotError> {
         for dir in ["layers", "active", "ingest", "trash"] {
             make_dir(&root.join(dir), 0o700)?;
         }
@@ -82,7 +82,7 @@ impl Overlay {
 
     /// Deletes what interrupted work left, and layers that a power cut may have damaged; returns those.
     /// Only for a caller that knows that nobody else works here.
-    pub fn sweep(&self) -> Result<Vec<PathBuf>, Error> {
+    pub fn sweep(&self) -> Result<Vec<PathBuf>, SnapshotError> {
         let mut damaged = Vec::new();
         for path in entries(&self.root.join("layers"))? {
             let unsynced = fs::read_to_string(path.join("unsynced")).ok();
@@ -100,7 +100,7 @@ impl Overlay {
         Ok(damaged)
     }
 
-    fn temp(&self) -> Result<TempDir, Error> {
+    fn temp(&self) -> Result<TempDir, SnapshotError> {
         let path = self.root.join("ingest").join(unique());
         make_dir(&path, 0o700)?;
         Ok(TempDir(path))
@@ -110,30 +110,32 @@ impl Overlay {
         self.root.join("layers").join(layer.hex())
     }
 
-    fn active(&self, container: &str) -> Result<PathBuf, Error> {
+    fn active(&self, container: &str) -> Result<PathBuf, SnapshotError> {
         let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         if container.is_empty() || container.len() > 64 || !container.bytes().all(fits) {
-            return Err(Error::InvalidId(container.chars().take(100).collect()));
+            return Err(SnapshotError::InvalidId(
+                container.chars().take(100).collect(),
+            ));
         }
         Ok(self.root.join("active").join(container))
     }
 
     /// The directories of committed layers.
-    fn dirs(&self, layers: &[ChainId]) -> Result<Vec<PathBuf>, Error> {
+    fn dirs(&self, layers: &[ChainId]) -> Result<Vec<PathBuf>, SnapshotError> {
         layers
             .iter()
             .map(|layer| {
                 let dir = self.layer(layer).join("fs");
                 match dir.is_dir() {
                     true => Ok(dir),
-                    false => Err(Error::MissingLayer(*layer)),
+                    false => Err(SnapshotError::MissingLayer(*layer)),
                 }
             })
             .collect()
     }
 
     /// Takes a directory out of sight in one step, then deletes it.
-    fn discard(&self, path: &Path) -> Result<(), Error> {
+    fn discard(&self, path: &Path) -> Result<(), SnapshotError> {
         let trash = self.root.join("trash").join(unique());
         match fs::rename(path, &trash) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -144,7 +146,11 @@ impl Overlay {
 }
 
 impl Snapshotter for Overlay {
-    fn unpack(&self, tar: &mut dyn BufRead, below: Option<&[ChainId]>) -> Result<Draft, Error> {
+    fn unpack(
+        &self,
+        tar: &mut dyn BufRead,
+        below: Option<&[ChainId]>,
+    ) -> Result<Draft, SnapshotError> {
         let below = below.map(|layers| self.dirs(layers)).transpose()?;
         let temp = self.temp()?;
         let root = temp.0.join("fs");
@@ -153,7 +159,12 @@ impl Snapshotter for Overlay {
         Ok(Draft { temp, unpacked })
     }
 
-    fn commit(&self, draft: Draft, layer: &ChainId, below: &[ChainId]) -> Result<Settled, Error> {
+    fn commit(
+        &self,
+        draft: Draft,
+        layer: &ChainId,
+        below: &[ChainId],
+    ) -> Result<Settled, SnapshotError> {
         if unpack::settle(&draft.unpacked, &self.dirs(below)?)? == Settled::NeedsBelow {
             return Ok(Settled::NeedsBelow);
         }
@@ -169,7 +180,7 @@ impl Snapshotter for Overlay {
         Ok(Settled::Done)
     }
 
-    fn sync(&self) -> Result<(), Error> {
+    fn sync(&self) -> Result<(), SnapshotError> {
         let layers = self.root.join("layers");
         let marks: Vec<PathBuf> = entries(&layers)?
             .into_iter()
@@ -192,7 +203,7 @@ impl Snapshotter for Overlay {
         Ok(())
     }
 
-    fn prepare(&self, container: &str, layers: &[ChainId]) -> Result<(), Error> {
+    fn prepare(&self, container: &str, layers: &[ChainId]) -> Result<(), SnapshotError> {
         let path = self.active(container)?;
         if path.is_dir() {
             return Ok(());
@@ -217,9 +228,10 @@ impl Snapshotter for Overlay {
         }
     }
 
-    fn mounts(&self, container: &str) -> Result<Rootfs, Error> {
+    fn mounts(&self, container: &str) -> Result<Rootfs, SnapshotError> {
         let path = self.active(container)?;
-        let layers = read_layers(&path).ok_or_else(|| Error::NotFound(container.to_owned()))?;
+        let layers =
+            read_layers(&path).ok_or_else(|| SnapshotError::NotFound(container.to_owned()))?;
         let mut lower = self.dirs(&layers)?;
         if lower.is_empty() {
             lower.push(self.root.join("empty"));
@@ -232,30 +244,30 @@ impl Snapshotter for Overlay {
         })
     }
 
-    fn remove(&self, key: Key<'_>) -> Result<(), Error> {
+    fn remove(&self, key: Key<'_>) -> Result<(), SnapshotError> {
         match key {
             Key::Layer(layer) => self.discard(&self.layer(layer)),
             Key::Container(container) => self.discard(&self.active(container)?),
         }
     }
 
-    fn usage(&self, key: Key<'_>) -> Result<Usage, Error> {
+    fn usage(&self, key: Key<'_>) -> Result<Usage, SnapshotError> {
         match key {
             Key::Layer(layer) => fs::read(self.layer(layer).join("layer.json"))
                 .ok()
                 .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-                .ok_or(Error::MissingLayer(*layer)),
+                .ok_or(SnapshotError::MissingLayer(*layer)),
             Key::Container(container) => {
                 let upper = self.active(container)?.join("fs");
                 if !upper.is_dir() {
-                    return Err(Error::NotFound(container.to_owned()));
+                    return Err(SnapshotError::NotFound(container.to_owned()));
                 }
                 disk_usage(&upper).map_err(|e| fail("measure", &upper)(e.into()))
             }
         }
     }
 
-    fn list(&self) -> Result<Holdings, Error> {
+    fn list(&self) -> Result<Holdings, SnapshotError> {
         let name = |path: &PathBuf| Some(path.file_name()?.to_str()?.to_owned());
         let layers = entries(&self.root.join("layers"))?
             .iter()
@@ -285,12 +297,12 @@ fn is_taken(e: &io::Error) -> bool {
     )
 }
 
-fn entries(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+fn entries(dir: &Path) -> Result<Vec<PathBuf>, SnapshotError> {
     let list = fs::read_dir(dir).map_err(fail("list", dir))?;
     Ok(list.flatten().map(|entry| entry.path()).collect())
 }
 
-fn write_json(path: &Path, value: &(impl serde::Serialize + ?Sized)) -> Result<(), Error> {
+fn write_json(path: &Path, value: &(impl serde::Serialize + ?Sized)) -> Result<(), SnapshotError> {
     let bytes = serde_json::to_vec(value).map_err(|e| fail("write", path)(e.into()))?;
     fs::write(path, bytes).map_err(fail("write", path))
 }

@@ -66,7 +66,10 @@ fn root_a_container_lies_on_its_layers_topmost_first() {
     assert_eq!(overlay.list().unwrap().containers, held.containers);
     overlay.remove(Key::Container("c1")).unwrap();
     overlay.remove(Key::Container("c1")).unwrap();
-    assert!(matches!(overlay.mounts("c1"), Err(Error::NotFound(_))));
+    assert!(matches!(
+        overlay.mounts("c1"),
+        Err(SnapshotError::NotFound(_))
+    ));
 }
 
 #[test]
@@ -74,12 +77,12 @@ fn ids_that_could_be_paths_are_refused() {
     let (_dir, overlay) = overlay();
     for id in ["", "..", "../../canary", "a/b", "A", &"a".repeat(65), "a\0"] {
         assert!(
-            matches!(overlay.prepare(id, &[]), Err(Error::InvalidId(_))),
+            matches!(overlay.prepare(id, &[]), Err(SnapshotError::InvalidId(_))),
             "{id:?}"
         );
         assert!(matches!(
             overlay.remove(Key::Container(id)),
-            Err(Error::InvalidId(_))
+            Err(SnapshotError::InvalidId(_))
         ));
     }
 }
@@ -100,7 +103,7 @@ fn a_missing_layer_is_an_error_and_leaves_no_container() {
     let missing = Digest::of(b"missing");
     assert!(matches!(
         overlay.prepare("c1", &[missing]),
-        Err(Error::MissingLayer(_))
+        Err(SnapshotError::MissingLayer(_))
     ));
     assert_eq!(overlay.list().unwrap(), Holdings::default());
 }

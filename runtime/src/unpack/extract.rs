@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::tar::{Entry, Kind, Reader};
 use super::tree::{Dir, Missing, Tree, components, make_whiteout, set_opaque, timestamps};
-use super::{Error, Limits, Usage};
+use super::{Limits, UnpackError, Usage};
 use crate::unpack::lower::is_whiteout;
 
 /// How much is written between two looks at the free space.
@@ -42,8 +42,8 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn fail(&self, verb: &'static str) -> impl Fn(Errno) -> Error + '_ {
-        move |e| Error::tree(verb, self.path, e)
+    fn fail(&self, verb: &'static str) -> impl Fn(Errno) -> UnpackError + '_ {
+        move |e| UnpackError::tree(verb, self.path, e)
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -62,11 +62,11 @@ impl<'a> Extractor<'a> {
     }
 
     /// Unpacks everything; returns what it takes on disk.
-    pub(crate) fn run<R: BufRead>(mut self, tar: &mut Reader<R>) -> Result<Usage, Error> {
+    pub(crate) fn run<R: BufRead>(mut self, tar: &mut Reader<R>) -> Result<Usage, UnpackError> {
         while let Some(entry) = tar.next_entry()? {
             self.usage.inodes += 1;
             if self.usage.inodes > self.limits.entries {
-                return Err(Error::TooMany(self.limits.entries));
+                return Err(UnpackError::TooMany(self.limits.entries));
             }
             self.entry(&entry, tar)?;
         }
@@ -74,7 +74,7 @@ impl<'a> Extractor<'a> {
         Ok(self.usage)
     }
 
-    fn entry<R: BufRead>(&mut self, entry: &Entry, tar: &mut Reader<R>) -> Result<(), Error> {
+    fn entry<R: BufRead>(&mut self, entry: &Entry, tar: &mut Reader<R>) -> Result<(), UnpackError> {
         let names = components(&entry.path)?;
         let Some((name, parents)) = names.split_last() else {
             return self.root(entry);
@@ -86,7 +86,7 @@ impl<'a> Extractor<'a> {
         }
         let whiteout = name.strip_prefix(b".wh.");
         if matches!(whiteout, Some(b"" | b"." | b"..")) {
-            return Err(Error::unsafe_path(
+            return Err(UnpackError::unsafe_path(
                 &entry.path,
                 "it is a whiteout of no name",
             ));
@@ -112,9 +112,9 @@ impl<'a> Extractor<'a> {
     }
 
     /// An entry for the root itself: a directory, of which only the metadata counts.
-    fn root(&mut self, entry: &Entry) -> Result<(), Error> {
+    fn root(&mut self, entry: &Entry) -> Result<(), UnpackError> {
         if entry.kind != Kind::Dir {
-            return Err(Error::unsafe_path(
+            return Err(UnpackError::unsafe_path(
                 &entry.path,
                 "it would replace the root directory",
             ));
@@ -128,7 +128,7 @@ impl<'a> Extractor<'a> {
         entry: &Entry,
         dir: BorrowedFd<'_>,
         real: &std::path::Path,
-    ) -> Result<(), Error> {
+    ) -> Result<(), UnpackError> {
         set_metadata(entry, dir)?;
         self.tree.implicit.remove(real);
         let times = timestamps(entry.mtime, entry.mtime_nanos);
@@ -136,7 +136,7 @@ impl<'a> Extractor<'a> {
         Ok(())
     }
 
-    fn directory(&mut self, entry: &Entry, place: &Place<'_>) -> Result<(), Error> {
+    fn directory(&mut self, entry: &Entry, place: &Place<'_>) -> Result<(), UnpackError> {
         let mut replaced = false;
         let mut made = rustix::fs::mkdirat(place.fd(), place.name, Mode::from_raw_mode(0o700));
         if made == Err(Errno::EXIST) {
@@ -166,7 +166,7 @@ impl<'a> Extractor<'a> {
         entry: &Entry,
         place: &Place<'_>,
         tar: &mut Reader<R>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), UnpackError> {
         let file = self.make(place, || {
             let flags =
                 OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -187,17 +187,17 @@ impl<'a> Extractor<'a> {
     }
 
     /// Counts bytes, and looks at the free space now and then: a full disk harms every pod of the node.
-    fn written(&mut self, bytes: u64, file: &OwnedFd) -> Result<(), Error> {
+    fn written(&mut self, bytes: u64, file: &OwnedFd) -> Result<(), UnpackError> {
         self.usage.bytes += bytes;
         self.unchecked += bytes;
         if self.unchecked < CHECK_EVERY {
             return Ok(());
         }
         self.unchecked = 0;
-        let fs = rustix::fs::fstatvfs(file).map_err(|e| Error::os(&e.into()))?;
+        let fs = rustix::fs::fstatvfs(file).map_err(|e| UnpackError::os(&e.into()))?;
         let free = fs.f_bavail.saturating_mul(fs.f_frsize);
         if free < self.limits.keep_free {
-            return Err(Error::NoSpace {
+            return Err(UnpackError::NoSpace {
                 free,
                 keep: self.limits.keep_free,
             });
@@ -205,7 +205,7 @@ impl<'a> Extractor<'a> {
         Ok(())
     }
 
-    fn symlink(&mut self, entry: &Entry, place: &Place<'_>) -> Result<(), Error> {
+    fn symlink(&mut self, entry: &Entry, place: &Place<'_>) -> Result<(), UnpackError> {
         let target = OsStr::from_bytes(&entry.link);
         self.make(place, || {
             rustix::fs::symlinkat(target, place.fd(), place.name)
@@ -213,7 +213,7 @@ impl<'a> Extractor<'a> {
         self.own(entry, place)
     }
 
-    fn node(&mut self, entry: &Entry, place: &Place<'_>) -> Result<(), Error> {
+    fn node(&mut self, entry: &Entry, place: &Place<'_>) -> Result<(), UnpackError> {
         let kind = match entry.kind {
             Kind::Char => FileType::CharacterDevice,
             Kind::Block => FileType::BlockDevice,
@@ -240,7 +240,7 @@ impl<'a> Extractor<'a> {
     }
 
     /// Sets owner and time of something that is not opened.
-    fn own(&self, entry: &Entry, place: &Place<'_>) -> Result<(), Error> {
+    fn own(&self, entry: &Entry, place: &Place<'_>) -> Result<(), UnpackError> {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
         rustix::fs::chownat(place.fd(), place.name, Some(uid), Some(gid), flags)
@@ -250,9 +250,9 @@ impl<'a> Extractor<'a> {
             .map_err(place.fail("set the time of"))
     }
 
-    fn hard_link(&mut self, entry: &Entry, place: &Place<'_>) -> Result<(), Error> {
+    fn hard_link(&mut self, entry: &Entry, place: &Place<'_>) -> Result<(), UnpackError> {
         let target = components(&entry.link)?;
-        let missing = || Error::LinkTarget {
+        let missing = || UnpackError::LinkTarget {
             path: String::from_utf8_lossy(&entry.path).into_owned(),
             target: String::from_utf8_lossy(&entry.link).into_owned(),
         };
@@ -282,7 +282,7 @@ impl<'a> Extractor<'a> {
         &mut self,
         place: &Place<'_>,
         make: impl Fn() -> rustix::io::Result<T>,
-    ) -> Result<T, Error> {
+    ) -> Result<T, UnpackError> {
         let mut made = make();
         if matches!(made, Err(Errno::EXIST)) {
             let old = stat(place)?;
@@ -292,7 +292,7 @@ impl<'a> Extractor<'a> {
         made.map_err(place.fail("make"))
     }
 
-    fn clear(&mut self, place: &Place<'_>, old: &Stat) -> Result<(), Error> {
+    fn clear(&mut self, place: &Place<'_>, old: &Stat) -> Result<(), UnpackError> {
         self.tree.forget();
         if FileType::from_raw_mode(old.st_mode) != FileType::Directory {
             return rustix::fs::unlinkat(place.fd(), place.name, AtFlags::empty())
@@ -301,11 +301,11 @@ impl<'a> Extractor<'a> {
         // The standard library's walk goes by descriptors and does not follow links below.
         let parent = format!("/proc/self/fd/{}", place.fd().as_raw_fd());
         std::fs::remove_dir_all(std::path::Path::new(&parent).join(place.name))
-            .map_err(|e| Error::os(&e))
+            .map_err(|e| UnpackError::os(&e))
     }
 }
 
-fn whiteout_at(place: &Place<'_>) -> Result<(), Error> {
+fn whiteout_at(place: &Place<'_>) -> Result<(), UnpackError> {
     match make_whiteout(place.fd(), place.name) {
         Err(Errno::EXIST) => {}
         other => return other.map_err(place.fail("make")),
@@ -320,20 +320,20 @@ fn whiteout_at(place: &Place<'_>) -> Result<(), Error> {
     set_opaque(dir.as_fd()).map_err(place.fail("mark"))
 }
 
-fn stat(place: &Place<'_>) -> Result<Stat, Error> {
+fn stat(place: &Place<'_>) -> Result<Stat, UnpackError> {
     rustix::fs::statat(place.fd(), place.name, AtFlags::SYMLINK_NOFOLLOW)
         .map_err(place.fail("look up"))
 }
 
 /// Owner, mode and attributes of an open file or directory.
-fn set_metadata(entry: &Entry, file: BorrowedFd<'_>) -> Result<(), Error> {
-    let fail = |verb| move |e| Error::tree(verb, &entry.path, e);
+fn set_metadata(entry: &Entry, file: BorrowedFd<'_>) -> Result<(), UnpackError> {
+    let fail = |verb| move |e| UnpackError::tree(verb, &entry.path, e);
     let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
     rustix::fs::fchown(file, Some(uid), Some(gid)).map_err(fail("set the owner of"))?;
     rustix::fs::fchmod(file, Mode::from_raw_mode(entry.mode)).map_err(fail("chmod"))?;
     for (name, value) in entry.xattrs.iter().filter(|(name, _)| xattr_allowed(name)) {
         if value.len() > MAX_XATTR {
-            return Err(Error::unsafe_path(
+            return Err(UnpackError::unsafe_path(
                 &entry.path,
                 "an extended attribute is too long",
             ));

@@ -37,10 +37,10 @@ pub enum Piece {
 
 /// Why a stage failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum PipeError {
     /// The blob is wrong, or cannot be stored or read.
     #[error(transparent)]
-    Content(#[from] content::Error),
+    Content(#[from] content::ContentError),
     /// The blob has another size than its descriptor says.
     #[error("blob {digest} has {got} bytes or more, its descriptor says {want}")]
     Size {
@@ -88,7 +88,7 @@ pub enum Source {
 }
 
 /// Stores a blob as it arrives.
-pub async fn store(incoming: Incoming) -> Result<(), Error> {
+pub async fn store(incoming: Incoming) -> Result<(), PipeError> {
     spawn_blocking(move || receive(incoming, None)).await?
 }
 
@@ -98,7 +98,7 @@ pub async fn run<T, E, F>(
     source: Source,
     max_bytes: u64,
     sink: F,
-) -> Result<Result<(T, Digest), E>, Error>
+) -> Result<Result<(T, Digest), E>, PipeError>
 where
     T: Send + 'static,
     E: Send + 'static,
@@ -122,7 +122,7 @@ where
     // The first stage that failed by itself has the reason; the others only saw it go.
     for stage in [first?, second?] {
         match stage {
-            Err(Error::Interrupted) | Ok(()) => {}
+            Err(PipeError::Interrupted) | Ok(()) => {}
             Err(e) => return Err(e),
         }
     }
@@ -130,7 +130,7 @@ where
 }
 
 /// First stage for a blob that arrives: check its size, hash it, store it, pass it on.
-fn receive(mut incoming: Incoming, forward: Option<&SyncSender<Piece>>) -> Result<(), Error> {
+fn receive(mut incoming: Incoming, forward: Option<&SyncSender<Piece>>) -> Result<(), PipeError> {
     let mut forward = forward;
     let mut interrupted = false;
     while let Some(piece) = incoming.pieces.blocking_recv() {
@@ -139,7 +139,7 @@ fn receive(mut incoming: Incoming, forward: Option<&SyncSender<Piece>>) -> Resul
         };
         let got = incoming.ingest.size() + bytes.len() as u64;
         if got > incoming.size {
-            return Err(Error::Size {
+            return Err(PipeError::Size {
                 digest: incoming.digest,
                 want: incoming.size,
                 got,
@@ -153,20 +153,20 @@ fn receive(mut incoming: Incoming, forward: Option<&SyncSender<Piece>>) -> Resul
             forward = None;
         }
         if interrupted && incoming.size - got > CONCLUDE {
-            return Err(Error::Interrupted);
+            return Err(PipeError::Interrupted);
         }
     }
-    Err(Error::Interrupted)
+    Err(PipeError::Interrupted)
 }
 
 fn conclude(
     incoming: Incoming,
     forward: Option<&SyncSender<Piece>>,
     interrupted: bool,
-) -> Result<(), Error> {
+) -> Result<(), PipeError> {
     let got = incoming.ingest.size();
     if got != incoming.size {
-        return Err(Error::Size {
+        return Err(PipeError::Size {
             digest: incoming.digest,
             want: incoming.size,
             got,
@@ -174,16 +174,20 @@ fn conclude(
     }
     incoming.ingest.finish(&incoming.digest)?;
     if interrupted {
-        return Err(Error::Interrupted);
+        return Err(PipeError::Interrupted);
     }
     match forward {
-        Some(next) => next.send(Piece::End).map_err(|_| Error::Interrupted),
+        Some(next) => next.send(Piece::End).map_err(|_| PipeError::Interrupted),
         None => Ok(()),
     }
 }
 
 /// First stage for a stored blob: read it, hash it again, pass it on.
-fn reread(store: &ContentStore, digest: &Digest, forward: &SyncSender<Piece>) -> Result<(), Error> {
+fn reread(
+    store: &ContentStore,
+    digest: &Digest,
+    forward: &SyncSender<Piece>,
+) -> Result<(), PipeError> {
     let mut file = store.reader(digest)?;
     let mut hasher = Hasher::default();
     let mut forwarding = true;
@@ -191,7 +195,7 @@ fn reread(store: &ContentStore, digest: &Digest, forward: &SyncSender<Piece>) ->
         let mut buffer = vec![0; PIECE];
         let n = file
             .read(&mut buffer)
-            .map_err(content::Error::io("read", &store.path(digest)))?;
+            .map_err(content::ContentError::io("read", &store.path(digest)))?;
         if n == 0 {
             break;
         }
@@ -201,34 +205,34 @@ fn reread(store: &ContentStore, digest: &Digest, forward: &SyncSender<Piece>) ->
     }
     store.check(digest, hasher.finish())?;
     if !forwarding {
-        return Err(Error::Interrupted);
+        return Err(PipeError::Interrupted);
     }
-    forward.send(Piece::End).map_err(|_| Error::Interrupted)
+    forward.send(Piece::End).map_err(|_| PipeError::Interrupted)
 }
 
 /// Second stage. What the data is, its first bytes say; the media type may be wrong.
-fn inflate(from: Receiver<Piece>, to: &SyncSender<Piece>, max_bytes: u64) -> Result<(), Error> {
+fn inflate(from: Receiver<Piece>, to: &SyncSender<Piece>, max_bytes: u64) -> Result<(), PipeError> {
     let taken = Arc::new(AtomicU64::new(0));
     let input = Counting {
         inner: Pieces::new(from),
         taken: Arc::clone(&taken),
     };
-    let mut decoder = decoder(input).map_err(Error::Inflate)?;
+    let mut decoder = decoder(input).map_err(PipeError::Inflate)?;
     let mut total = 0_u64;
     loop {
         let mut buffer = vec![0; PIECE];
-        let n = fill(&mut decoder, &mut buffer).map_err(Error::Inflate)?;
+        let n = fill(&mut decoder, &mut buffer).map_err(PipeError::Inflate)?;
         if n == 0 {
-            return to.send(Piece::End).map_err(|_| Error::Interrupted);
+            return to.send(Piece::End).map_err(|_| PipeError::Interrupted);
         }
         total += n as u64;
         let allowed = FREE_EXPANSION + taken.load(Ordering::Relaxed).saturating_mul(MAX_RATIO);
         if total > allowed.min(max_bytes) {
-            return Err(Error::Bomb(allowed.min(max_bytes)));
+            return Err(PipeError::Bomb(allowed.min(max_bytes)));
         }
         buffer.truncate(n);
         to.send(Piece::Data(buffer.into()))
-            .map_err(|_| Error::Interrupted)?;
+            .map_err(|_| PipeError::Interrupted)?;
     }
 }
 

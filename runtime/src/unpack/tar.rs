@@ -4,9 +4,11 @@
 //! readers could take differently (a clash of sizes, a link that carries data, sparse files) is an error.
 //! It only reads; where an entry may go is decided by [`super::extract`].
 
+mod header;
+
 use std::io::{self, BufRead};
 
-use base64::Engine as _;
+use header::{Extension, Header, padding, pax_record, until_nul};
 
 /// Size of a tar block.
 const BLOCK: usize = 512;
@@ -19,7 +21,7 @@ const MAX_PATH: usize = 4095;
 
 /// What is wrong with a tar stream.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum TarError {
     /// The stream cannot be read (or decompressed).
     #[error("failed to read the layer")]
     Read(#[source] io::Error),
@@ -94,18 +96,6 @@ pub struct Reader<R> {
     ended: bool,
 }
 
-/// What extension headers say about the entry that follows.
-#[derive(Debug, Default)]
-struct Extension {
-    path: Option<Vec<u8>>,
-    link: Option<Vec<u8>>,
-    size: Option<u64>,
-    uid: Option<u32>,
-    gid: Option<u32>,
-    mtime: Option<(i64, u32)>,
-    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-}
-
 impl<R: BufRead> Reader<R> {
     /// Reads tar from `inner`, which is uncompressed.
     pub fn new(inner: R) -> Self {
@@ -129,7 +119,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// The next entry; none at the end of the archive. Unread data of the last one is skipped.
-    pub fn next_entry(&mut self) -> Result<Option<Entry>, Error> {
+    pub fn next_entry(&mut self) -> Result<Option<Entry>, TarError> {
         self.skip(self.left + self.padding)?;
         (self.left, self.padding) = (0, 0);
         let mut extension = Extension::default();
@@ -137,7 +127,7 @@ impl<R: BufRead> Reader<R> {
         loop {
             let Some(block) = self.header_block()? else {
                 if extensions > 0 {
-                    return Err(Error::Truncated);
+                    return Err(TarError::Truncated);
                 }
                 return Ok(None);
             };
@@ -161,13 +151,13 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// Unread data of the current entry, as much of it as is buffered; empty at its end.
-    pub fn data(&mut self) -> Result<&[u8], Error> {
+    pub fn data(&mut self) -> Result<&[u8], TarError> {
         if self.left == 0 {
             return Ok(&[]);
         }
-        let buffer = self.inner.fill_buf().map_err(Error::Read)?;
+        let buffer = self.inner.fill_buf().map_err(TarError::Read)?;
         if buffer.is_empty() {
-            return Err(Error::Truncated);
+            return Err(TarError::Truncated);
         }
         let n = usize::try_from(self.left)
             .unwrap_or(usize::MAX)
@@ -183,9 +173,9 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// Reads what follows the end of the archive, so that the whole stream is hashed.
-    pub fn drain(&mut self) -> Result<(), Error> {
+    pub fn drain(&mut self) -> Result<(), TarError> {
         loop {
-            let n = self.inner.fill_buf().map_err(Error::Read)?.len();
+            let n = self.inner.fill_buf().map_err(TarError::Read)?.len();
             if n == 0 {
                 return Ok(());
             }
@@ -193,18 +183,18 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    fn bad(&self, what: &'static str) -> Error {
-        Error::Header {
+    fn bad(&self, what: &'static str) -> TarError {
+        TarError::Header {
             offset: self.offset.saturating_sub(BLOCK as u64),
             what,
         }
     }
 
-    fn skip(&mut self, mut count: u64) -> Result<(), Error> {
+    fn skip(&mut self, mut count: u64) -> Result<(), TarError> {
         while count > 0 {
-            let buffered = self.inner.fill_buf().map_err(Error::Read)?.len();
+            let buffered = self.inner.fill_buf().map_err(TarError::Read)?.len();
             if buffered == 0 {
-                return Err(Error::Truncated);
+                return Err(TarError::Truncated);
             }
             let n = usize::try_from(count).unwrap_or(usize::MAX).min(buffered);
             self.inner.consume(n);
@@ -215,16 +205,16 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// One block; none when the stream ends before it.
-    fn block(&mut self) -> Result<Option<[u8; BLOCK]>, Error> {
+    fn block(&mut self) -> Result<Option<[u8; BLOCK]>, TarError> {
         let mut block = [0; BLOCK];
         let mut filled = 0;
         while filled < BLOCK {
-            let buffer = self.inner.fill_buf().map_err(Error::Read)?;
+            let buffer = self.inner.fill_buf().map_err(TarError::Read)?;
             if buffer.is_empty() {
                 return if filled == 0 {
                     Ok(None)
                 } else {
-                    Err(Error::Truncated)
+                    Err(TarError::Truncated)
                 };
             }
             let n = buffer.len().min(BLOCK - filled);
@@ -237,7 +227,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// The next header with a good checksum; none at the end (two zero blocks, or the end of the stream).
-    fn header_block(&mut self) -> Result<Option<[u8; BLOCK]>, Error> {
+    fn header_block(&mut self) -> Result<Option<[u8; BLOCK]>, TarError> {
         if self.ended {
             return Ok(None);
         }
@@ -261,7 +251,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// The content of an extension header.
-    fn extension(&mut self, header: &Header<'_>) -> Result<Vec<u8>, Error> {
+    fn extension(&mut self, header: &Header<'_>) -> Result<Vec<u8>, TarError> {
         let size = header.number(124, 12).ok_or_else(|| self.bad("bad size"))?;
         if size > MAX_EXTENSION {
             return Err(self.bad("extension header larger than 1 MiB"));
@@ -279,7 +269,7 @@ impl<R: BufRead> Reader<R> {
         Ok(bytes)
     }
 
-    fn pax(&self, mut bytes: &[u8], extension: &mut Extension) -> Result<(), Error> {
+    fn pax(&self, mut bytes: &[u8], extension: &mut Extension) -> Result<(), TarError> {
         while !bytes.is_empty() {
             let (key, value, rest) = pax_record(bytes).ok_or_else(|| self.bad("bad PAX record"))?;
             bytes = rest;
@@ -288,7 +278,7 @@ impl<R: BufRead> Reader<R> {
         Ok(())
     }
 
-    fn entry(&mut self, header: &Header<'_>, extension: Extension) -> Result<Entry, Error> {
+    fn entry(&mut self, header: &Header<'_>, extension: Extension) -> Result<Entry, TarError> {
         let path = extension.path.unwrap_or_else(|| header.path());
         let kind = match header.kind_byte() {
             b'0' | 0 | b'7' if path.ends_with(b"/") => Kind::Dir,
@@ -350,144 +340,12 @@ impl<R: BufRead> Reader<R> {
         Ok(entry)
     }
 
-    fn field(&self, header: &Header<'_>, at: usize, len: usize) -> Result<u32, Error> {
+    fn field(&self, header: &Header<'_>, at: usize, len: usize) -> Result<u32, TarError> {
         header
             .number(at, len)
             .and_then(|n| u32::try_from(n).ok())
             .ok_or_else(|| self.bad("bad number"))
     }
-}
-
-impl Extension {
-    fn apply(&mut self, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
-        let number = || std::str::from_utf8(value).ok()?.parse::<u64>().ok();
-        let id = || number().and_then(|n| u32::try_from(n).ok());
-        match key {
-            b"path" => self.path = Some(value.to_vec()),
-            b"linkpath" => self.link = Some(value.to_vec()),
-            b"size" => self.size = Some(number().ok_or("bad PAX size")?),
-            b"uid" => self.uid = Some(id().ok_or("bad PAX uid")?),
-            b"gid" => self.gid = Some(id().ok_or("bad PAX gid")?),
-            b"mtime" => self.mtime = Some(pax_time(value).ok_or("bad PAX mtime")?),
-            _ if key.starts_with(b"GNU.sparse.") => return Err("sparse files are not supported"),
-            _ => {
-                if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-                    self.xattrs.push((name.to_vec(), value.to_vec()));
-                } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
-                    let value = base64::engine::general_purpose::STANDARD_NO_PAD
-                        .decode(value)
-                        .map_err(|_| "bad LIBARCHIVE.xattr")?;
-                    self.xattrs.push((name.to_vec(), value));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A header block.
-struct Header<'a>(&'a [u8; BLOCK]);
-
-impl Header<'_> {
-    fn kind_byte(&self) -> u8 {
-        self.0[156]
-    }
-
-    /// Both sums that tar programs have written over the years: of unsigned and of signed bytes.
-    fn checksum_fits(&self) -> bool {
-        let Some(written) = self.number(148, 8) else {
-            return false;
-        };
-        let bytes = self.0.iter().enumerate().map(|(at, byte)| match at {
-            148..156 => b' ',
-            _ => *byte,
-        });
-        let unsigned: u64 = bytes.clone().map(u64::from).sum();
-        let signed: i64 = bytes.map(|byte| i64::from(byte.cast_signed())).sum();
-        unsigned == written || i64::try_from(written) == Ok(signed)
-    }
-
-    /// A number in octal, or in base 256 when the first bit is set. None when it is neither or negative.
-    fn number(&self, at: usize, len: usize) -> Option<u64> {
-        let field = &self.0[at..at + len];
-        if field[0] & 0x80 != 0 {
-            if field[0] != 0x80 {
-                return None;
-            }
-            return field[1..].iter().try_fold(0_u64, |sum, byte| {
-                sum.checked_mul(256)?.checked_add(u64::from(*byte))
-            });
-        }
-        let text = until_nul(field);
-        let text = std::str::from_utf8(&text).ok()?.trim_matches(' ');
-        match text {
-            "" => Some(0),
-            _ if text.bytes().all(|digit| (b'0'..=b'7').contains(&digit)) => {
-                u64::from_str_radix(text, 8).ok()
-            }
-            _ => None,
-        }
-    }
-
-    /// A time that cannot be read is the epoch: nothing hangs on it.
-    fn mtime(&self) -> i64 {
-        self.number(136, 12)
-            .and_then(|seconds| i64::try_from(seconds).ok())
-            .unwrap_or(0)
-    }
-
-    fn path(&self) -> Vec<u8> {
-        let name = until_nul(&self.0[..100]);
-        // GNU's own format has other things where POSIX has the prefix.
-        if &self.0[257..263] != b"ustar\0" || self.0[345] == 0 {
-            return name;
-        }
-        let mut path = until_nul(&self.0[345..500]);
-        path.push(b'/');
-        path.extend_from_slice(&name);
-        path
-    }
-}
-
-fn padding(size: u64) -> u64 {
-    size.wrapping_neg() % BLOCK as u64
-}
-
-fn until_nul(bytes: &[u8]) -> Vec<u8> {
-    let end = bytes
-        .iter()
-        .position(|byte| *byte == 0)
-        .unwrap_or(bytes.len());
-    bytes[..end].to_vec()
-}
-
-/// Splits "LENGTH KEY=VALUE\n" off; the value may hold any byte.
-fn pax_record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
-    let space = bytes.iter().take(8).position(|byte| *byte == b' ')?;
-    let digits = &bytes[..space];
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let length: usize = std::str::from_utf8(digits).ok()?.parse().ok()?;
-    let record = bytes.get(space + 1..length)?.strip_suffix(b"\n")?;
-    let equals = record.iter().position(|byte| *byte == b'=')?;
-    Some((&record[..equals], &record[equals + 1..], &bytes[length..]))
-}
-
-/// "SECONDS[.FRACTION]", perhaps negative.
-fn pax_time(value: &[u8]) -> Option<(i64, u32)> {
-    let text = std::str::from_utf8(value).ok()?;
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let seconds: i64 = whole.parse().ok()?;
-    if !fraction.bytes().all(|digit| digit.is_ascii_digit()) {
-        return None;
-    }
-    let digits = fraction.get(..9).unwrap_or(fraction);
-    let nanos: u32 = format!("{digits:0<9}").parse().ok()?;
-    if text.starts_with('-') && nanos > 0 {
-        return Some((seconds.checked_sub(1)?, 1_000_000_000 - nanos));
-    }
-    Some((seconds, nanos))
 }
 
 #[cfg(test)]

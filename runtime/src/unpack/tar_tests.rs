@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn list(bytes: &[u8]) -> Result<Vec<(Entry, Vec<u8>)>, Error> {
+fn list(bytes: &[u8]) -> Result<Vec<(Entry, Vec<u8>)>, TarError> {
     let mut reader = Reader::new(bytes);
     let mut entries = Vec::new();
     while let Some(entry) = reader.next_entry()? {
@@ -138,7 +138,7 @@ fn a_cut_archive_is_an_error_and_a_missing_end_is_not() {
     assert!(list(&bytes[..2 * BLOCK]).is_ok());
     for cut in [1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1] {
         assert!(
-            matches!(list(&bytes[..cut]), Err(Error::Truncated)),
+            matches!(list(&bytes[..cut]), Err(TarError::Truncated)),
             "{cut}"
         );
     }
@@ -154,7 +154,7 @@ fn memory_for_extension_headers_is_bounded() {
         header.set_cksum();
         builder.append(&header, &b""[..]).unwrap();
     });
-    assert!(matches!(list(&huge), Err(Error::Header { .. })));
+    assert!(matches!(list(&huge), Err(TarError::Header { .. })));
     let many = archive(|builder| {
         for _ in 0..5 {
             builder

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use rustix::fs::{AtFlags, Dev, FileType, Gid, Mode, OFlags, Stat, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use super::Error;
+use super::UnpackError;
 use super::lower::{Below, Lower, OPAQUE, is_whiteout, open_beneath};
 
 /// Deepest directory; every level of a walk costs a descriptor.
@@ -74,7 +74,7 @@ impl Tree {
     }
 
     /// The directory at `path` (from [`components`]), following links inside the root.
-    pub(crate) fn dir(&mut self, path: &[&[u8]], missing: Missing) -> Result<Rc<Dir>, Error> {
+    pub(crate) fn dir(&mut self, path: &[&[u8]], missing: Missing) -> Result<Rc<Dir>, UnpackError> {
         if path.is_empty() {
             return Ok(Rc::clone(&self.root));
         }
@@ -90,7 +90,7 @@ impl Tree {
                 path: lexical.to_owned(),
             },
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => self.walk(path, missing)?,
-            Err(e) => return Err(Error::tree("open", &key, e)),
+            Err(e) => return Err(UnpackError::tree("open", &key, e)),
         };
         if self.cache.len() >= CACHED {
             self.cache.clear();
@@ -105,9 +105,9 @@ impl Tree {
         self.cache.clear();
     }
 
-    fn walk(&mut self, path: &[&[u8]], missing: Missing) -> Result<Dir, Error> {
+    fn walk(&mut self, path: &[&[u8]], missing: Missing) -> Result<Dir, UnpackError> {
         let shown = path.join(&b'/');
-        let fail = |verb, e| Error::tree(verb, &shown, e);
+        let fail = |verb, e| UnpackError::tree(verb, &shown, e);
         let mut todo: Vec<OsString> = path.iter().rev().map(|name| owned(name)).collect();
         let mut stack: Vec<(OwnedFd, OsString)> = Vec::new();
         let mut links = 0;
@@ -133,7 +133,7 @@ impl Tree {
                     let real: PathBuf = stack.iter().map(|(_, name)| name).collect();
                     let hidden = matches!(found, Found::Whiteout);
                     let real = real.join(&name);
-                    let here = here.try_clone_to_owned().map_err(|e| Error::os(&e))?;
+                    let here = here.try_clone_to_owned().map_err(|e| UnpackError::os(&e))?;
                     match self.make(&here, &real, hidden)? {
                         Made::Dir(fd) => {
                             stack.push((fd, name));
@@ -157,15 +157,15 @@ impl Tree {
         let real = stack.iter().map(|(_, name)| name).collect();
         let fd = match stack.pop() {
             Some((fd, _)) => fd,
-            None => self.root.fd.try_clone().map_err(|e| Error::os(&e))?,
+            None => self.root.fd.try_clone().map_err(|e| UnpackError::os(&e))?,
         };
         Ok(Dir { fd, path: real })
     }
 
     /// Makes a parent that has no entry of its own, looking as it does below.
-    fn make(&mut self, here: &OwnedFd, real: &Path, hidden: bool) -> Result<Made, Error> {
+    fn make(&mut self, here: &OwnedFd, real: &Path, hidden: bool) -> Result<Made, UnpackError> {
         let shown = real.as_os_str().as_bytes();
-        let fail = |verb, e| Error::tree(verb, shown, e);
+        let fail = |verb, e| UnpackError::tree(verb, shown, e);
         let name = real.file_name().unwrap_or_default();
         let mut below = Below::Nothing;
         if let (Some(lower), false) = (&mut self.lower, hidden) {
@@ -232,14 +232,14 @@ fn look(here: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Found> {
 }
 
 /// Takes a path of a layer apart. Absolute is relative to the root; `..` is refused.
-pub(crate) fn components(path: &[u8]) -> Result<Vec<&[u8]>, Error> {
+pub(crate) fn components(path: &[u8]) -> Result<Vec<&[u8]>, UnpackError> {
     let mut names = Vec::new();
     for name in path.split(|byte| *byte == b'/') {
         match name {
             b"" | b"." => {}
-            b".." => return Err(Error::unsafe_path(path, "it has a .. component")),
+            b".." => return Err(UnpackError::unsafe_path(path, "it has a .. component")),
             _ if name.len() > MAX_NAME => {
-                return Err(Error::unsafe_path(
+                return Err(UnpackError::unsafe_path(
                     path,
                     "a component is longer than 255 bytes",
                 ));
@@ -248,7 +248,7 @@ pub(crate) fn components(path: &[u8]) -> Result<Vec<&[u8]>, Error> {
         }
     }
     if names.len() > MAX_DEPTH {
-        return Err(Error::unsafe_path(
+        return Err(UnpackError::unsafe_path(
             path,
             "it is deeper than 256 directories",
         ));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 
-use super::Error;
+use super::ImportError;
 use crate::content::{ContentStore, Digest, Sealed};
 use crate::unpack::pipe::decoder;
 use crate::unpack::tar::{Kind, Reader};
@@ -42,8 +42,11 @@ enum Files {
 
 impl Source {
     /// Opens a directory, or reads a whole tar.
-    pub(super) fn open(path: &Path, content: &ContentStore) -> Result<Self, super::super::Error> {
-        let read = |source: io::Error| Error::Read {
+    pub(super) fn open(
+        path: &Path,
+        content: &ContentStore,
+    ) -> Result<Self, super::super::ImageError> {
+        let read = |source: io::Error| ImportError::Read {
             path: path.to_owned(),
             source,
         };
@@ -75,9 +78,9 @@ impl Source {
     }
 
     /// Takes a file; it can be taken once.
-    pub(super) fn take(&mut self, name: &str) -> Result<Sealed, super::super::Error> {
+    pub(super) fn take(&mut self, name: &str) -> Result<Sealed, super::super::ImageError> {
         let real = self.follow(name);
-        let missing = || Error::Missing {
+        let missing = || ImportError::Missing {
             path: self.path.clone(),
             name: name.to_owned(),
         };
@@ -85,12 +88,12 @@ impl Source {
             Files::Dir(dir) => {
                 let mut file = open_beneath(dir, &real).map_err(|e| match e {
                     rustix::io::Errno::NOENT => missing(),
-                    e => Error::Read {
+                    e => ImportError::Read {
                         path: self.path.join(name),
                         source: e.into(),
                     },
                 })?;
-                let failed = |source| Error::Read {
+                let failed = |source| ImportError::Read {
                     path: self.path.join(name),
                     source,
                 };
@@ -131,8 +134,8 @@ fn open_beneath(dir: &OwnedFd, name: &str) -> rustix::io::Result<File> {
 
 fn copy(
     content: &ContentStore,
-    mut read: impl FnMut(&mut [u8]) -> Result<usize, Error>,
-) -> Result<Sealed, super::super::Error> {
+    mut read: impl FnMut(&mut [u8]) -> Result<usize, ImportError>,
+) -> Result<Sealed, super::super::ImageError> {
     let mut ingest = content.ingest()?;
     let mut buffer = vec![0; BUFFER];
     loop {
@@ -144,13 +147,17 @@ fn copy(
     }
 }
 
-fn read_tar(path: &Path, file: File, content: &ContentStore) -> Result<Files, super::super::Error> {
-    let bad = |source| Error::Tar {
+fn read_tar(
+    path: &Path,
+    file: File,
+    content: &ContentStore,
+) -> Result<Files, super::super::ImageError> {
+    let bad = |source| ImportError::Tar {
         path: path.to_owned(),
         source,
     };
     let decoder =
-        decoder(BufReader::with_capacity(BUFFER, file)).map_err(|source| Error::Read {
+        decoder(BufReader::with_capacity(BUFFER, file)).map_err(|source| ImportError::Read {
             path: path.to_owned(),
             source,
         })?;
@@ -180,7 +187,7 @@ fn read_tar(path: &Path, file: File, content: &ContentStore) -> Result<Files, su
         }
         if files.len() + links.len() > MAX_FILES {
             let why = format!("it has more than {MAX_FILES} files");
-            return Err(Error::Unknown {
+            return Err(ImportError::Unknown {
                 path: path.to_owned(),
                 why,
             }

@@ -179,19 +179,19 @@ fn root_limits_hold_for_entries_and_attributes() {
         ..Limits::default()
     };
     let result = apply(&tar(&many)[..], &yard.root(), limits, None);
-    assert!(matches!(result, Err(Error::TooMany(100))));
+    assert!(matches!(result, Err(UnpackError::TooMany(100))));
     let full = Limits {
         keep_free: u64::MAX,
         ..Limits::default()
     };
     let result = apply(&tar(&[file("f", "x")])[..], &yard.root(), full, None);
-    assert!(matches!(result, Err(Error::NoSpace { .. })));
+    assert!(matches!(result, Err(UnpackError::NoSpace { .. })));
     let long = vec![("SCHILY.xattr.user.a", vec![b'x'; 100_000])];
     let result = yard.unpack(&[Raw {
         pax: long,
         ..file("g", "x")
     }]);
-    assert!(matches!(result, Err(Error::UnsafePath { .. })));
+    assert!(matches!(result, Err(UnpackError::UnsafePath { .. })));
 }
 
 #[test]

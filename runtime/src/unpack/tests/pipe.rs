@@ -21,7 +21,7 @@ async fn inflate(
     content: &ContentStore,
     blob: &[u8],
     max: u64,
-) -> Result<(Vec<u8>, Digest), pipe::Error> {
+) -> Result<(Vec<u8>, Digest), pipe::PipeError> {
     let digest = content.put(blob).unwrap();
     let sink = |reader: &mut dyn std::io::BufRead| {
         let mut bytes = Vec::new();
@@ -56,11 +56,11 @@ async fn a_bomb_is_stopped_and_a_cut_stream_is_an_error() {
     let (_dir, content) = content();
     let zeros = gzip(&vec![0; 1 << 20]);
     let error = inflate(&content, &zeros, 1 << 19).await.unwrap_err();
-    assert!(matches!(error, pipe::Error::Bomb(_)), "{error}");
+    assert!(matches!(error, pipe::PipeError::Bomb(_)), "{error}");
     let error = inflate(&content, &zeros[..zeros.len() - 9], u64::MAX)
         .await
         .unwrap_err();
-    assert!(matches!(error, pipe::Error::Inflate(_)), "{error}");
+    assert!(matches!(error, pipe::PipeError::Inflate(_)), "{error}");
     let mut garbage = zeros.clone();
     garbage.extend_from_slice(b"trailing");
     assert!(inflate(&content, &garbage, u64::MAX).await.is_err());
@@ -80,7 +80,7 @@ async fn expansion_beyond_reason_ends_the_stream() {
         std::io::copy(&mut reader.take(u64::MAX), &mut std::io::sink())
     };
     let result = pipe::run(Source::Stored(content, digest), u64::MAX, sink).await;
-    assert!(matches!(result, Err(pipe::Error::Bomb(_))));
+    assert!(matches!(result, Err(pipe::PipeError::Bomb(_))));
 }
 
 #[tokio::test]
