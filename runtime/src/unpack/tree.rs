@@ -287,13 +287,11 @@ pub(crate) fn adopt(dir: BorrowedFd<'_>, like: &Stat) -> rustix::io::Result<()> 
 }
 
 /// The modification time of another file, as access and modification time.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_possible_wrap,
-    reason = "below 10^9"
-)]
 pub(crate) fn times_of(like: &Stat) -> Timestamps {
-    timestamps(like.st_mtime, like.st_mtime_nsec as u32)
+    timestamps(
+        like.st_mtime,
+        u32::try_from(like.st_mtime_nsec).unwrap_or(0),
+    )
 }
 
 /// Access and modification time.

@@ -10,6 +10,9 @@ use super::registry_stub::{Registry, cut, endless, full, ranged, status};
 use super::*;
 use crate::image::manifest::OCI_INDEX;
 
+/// What is wrong with a blob when it comes.
+type Spoil = Box<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
+
 async fn pull_error(images: &Images, name: &str) -> String {
     images.pull_image(name, &[]).await.unwrap_err().to_string()
 }
@@ -50,9 +53,9 @@ async fn root_a_pulled_image_is_unpacked_and_found_by_every_name() {
     let name = registry.name("app:1");
     let pulled = images.pull_image(&name, &[]).await.unwrap();
     assert_eq!(pulled.id, built.id());
-    assert_eq!(pulled.repo_tags, [name.clone()]);
+    assert_eq!(pulled.repo_tags, std::slice::from_ref(&name));
     let digested = registry.name(&format!("app@{}", Digest::of(&index)));
-    assert_eq!(pulled.repo_digests, [digested.clone()]);
+    assert_eq!(pulled.repo_digests, std::slice::from_ref(&digested));
     assert_eq!(
         (pulled.user.as_str(), pulled.stop_signal.as_str()),
         ("1000:1000", "SIGQUIT")
@@ -64,7 +67,10 @@ async fn root_a_pulled_image_is_unpacked_and_found_by_every_name() {
             "{text}"
         );
     }
-    assert_eq!(images.list_images().await.unwrap(), [pulled.clone()]);
+    assert_eq!(
+        images.list_images().await.unwrap(),
+        std::slice::from_ref(&pulled)
+    );
 
     let requests = registry.seen().len();
     let lower = lower(&images.prepare_rootfs("c1", &pulled.id).await.unwrap());
@@ -174,7 +180,7 @@ async fn bad_bytes_are_refused_and_leave_nothing() {
         &[tar(&[("x", b"x")]), tar(&[("y", b"y")])],
         built.layers.clone(),
     );
-    let faults: Vec<(&str, Built, Box<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>)> = vec![
+    let faults: Vec<(&str, Built, Spoil)> = vec![
         (
             "does not match its digest",
             built.clone(),
@@ -331,7 +337,9 @@ async fn root_a_passing_failure_is_tried_again_and_a_lasting_one_reported() {
     let (registry, name) = one(&two_layers()).await;
     let turns = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&turns);
-    registry.hook(move |_| (counted.fetch_add(1, Ordering::SeqCst) % 2 == 0).then(|| status(503)));
+    registry.hook(move |_| {
+        (counted.fetch_add(1, Ordering::SeqCst).is_multiple_of(2)).then(|| status(503))
+    });
     let (_dir, images) = store();
     images.pull_image(&name, &[]).await.unwrap();
     registry.hook(|_| Some(status(500)));
