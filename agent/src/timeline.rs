@@ -167,6 +167,13 @@ pub struct TimelineLayer {
 #[derive(Clone)]
 struct Owner(PodUid);
 
+/// The innermost step above a span, and the container that it is for.
+#[derive(Clone, Default)]
+struct Above {
+    step: &'static str,
+    container: String,
+}
+
 /// When a step began, and for which container.
 struct Began(Instant, String);
 
@@ -185,11 +192,21 @@ where
                 .and_then(|parent| parent.extensions().get::<Owner>().cloned())
         };
         let Some(owner) = owner else { return };
-        if STEPS.contains(&span.name()) {
+        let above = span
+            .parent()
+            .and_then(|parent| parent.extensions().get::<Above>().cloned());
+        let mut above = above.unwrap_or_default();
+        // A step in a step of the same name is the same one, told by a lower layer.
+        if STEPS.contains(&span.name()) && above.step != span.name() {
             attributes.record(&mut fields);
+            if above.container.is_empty() {
+                above.container = fields.container;
+            }
+            above.step = span.name();
             span.extensions_mut()
-                .insert(Began(Instant::now(), fields.container));
+                .insert(Began(Instant::now(), above.container.clone()));
         }
+        span.extensions_mut().insert(above);
         span.extensions_mut().insert(owner);
     }
 
@@ -243,7 +260,10 @@ mod tests {
             let root = info_span!("pod.sync", uid = %one);
             root.in_scope(|| {
                 info_span!("between").in_scope(|| drop(info_span!("sandbox.netns").entered()));
-                drop(info_span!("container.start", container = "web").entered());
+                info_span!("container.start", container = "web").in_scope(|| {
+                    drop(info_span!("container.start", container = "0e57").entered());
+                    drop(info_span!("container.unpack", container = "0e57").entered());
+                });
                 drop(info_span!("something.else").entered());
             });
             drop(info_span!("sandbox.netns").entered());
@@ -258,6 +278,7 @@ mod tests {
             [
                 ("sandbox.netns", ""),
                 ("container.start", "web"),
+                ("container.unpack", "web"),
                 ("ready", "")
             ]
         );

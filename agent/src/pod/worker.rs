@@ -317,18 +317,19 @@ impl Worker {
             last: self.last.as_ref(),
             now: self.deps.clock.now(),
         });
-        if !self.told_ready && is_ready(&status) {
-            self.told_ready = true;
-            if let Some(steps) = self.deps.timeline.ready(&self.uid) {
-                info!(timeline = timeline::one_line(&steps), "pod is ready");
-            }
-        }
         if self.last.as_ref() == Some(&status) {
             return;
         }
         self.last = Some(status.clone());
         self.slot.set_status(status.clone());
+        let is_ready = is_ready(&status);
         self.deps.status.publish(&self.pod, status);
+        if !self.told_ready && is_ready {
+            self.told_ready = true;
+            if let Some(steps) = self.deps.timeline.ready(&self.uid) {
+                info!(timeline = timeline::one_line(&steps), "pod is ready");
+            }
+        }
     }
 
     /// Looks again at that time, or earlier.

@@ -1,11 +1,13 @@
 //! Opens everything that a run works with, and removes at its end what the run has made on the machine.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
 use hanok_cni::{BuiltIn, Config, Options as NetworkOptions, Source};
 use hanok_runtime::api::RuntimeService;
+use hanok_runtime::cgroup::{CgroupError, Cgroups};
 use hanok_runtime::registry::RegistryConfig;
 use tracing::warn;
 use tracing_subscriber::layer::SubscriberExt;
@@ -32,7 +34,10 @@ pub(super) fn logging(verbosity: u8, timeline: &Timeline) {
         _ => "trace",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let lines = fmt::layer().with_writer(std::io::stderr).with_target(false);
+    let lines = fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false);
     let subscriber = tracing_subscriber::registry()
         .with(timeline.layer())
         .with(tracing_subscriber::Layer::with_filter(lines, filter));
@@ -46,6 +51,7 @@ pub(super) struct Node {
     embedded: Embedded,
     bridge: String,
     run_dir: PathBuf,
+    cgroup_root: String,
     made_dirs: Vec<PathBuf>,
 }
 
@@ -71,14 +77,13 @@ impl Node {
             .root_dir
             .clone()
             .unwrap_or_else(|| options.state_dir.clone());
+        let cgroup_root = options.cgroup_root.clone();
+        let cgroup_root = cgroup_root.unwrap_or_else(host::cgroup_root);
         let places = Places {
             state_dir: options.state_dir.clone(),
             run_dir: options.run_dir.clone(),
             netns_dir: options.netns_dir.clone(),
-            cgroup_root: options
-                .cgroup_root
-                .clone()
-                .unwrap_or_else(host::cgroup_root),
+            cgroup_root: cgroup_root.clone(),
             seccomp_dir: root_dir.join("seccomp"),
             shim: options
                 .shim_path
@@ -131,6 +136,7 @@ impl Node {
             embedded,
             bridge,
             run_dir,
+            cgroup_root,
             made_dirs,
         })
     }
@@ -139,6 +145,9 @@ impl Node {
     pub(super) async fn remove(self) {
         if let Err(error) = self.embedded.runtime.remove_cgroup(ROOT_CGROUP).await {
             warn!(%error, "cannot remove the pods' cgroups");
+        }
+        if let Err(error) = remove_cgroup_root(&self.cgroup_root).await {
+            warn!(%error, "cannot remove the root of the cgroups");
         }
         if let Err(error) = hanok_cni::remove_bridge(&self.bridge).await {
             warn!(%error, bridge = self.bridge, "cannot remove the bridge");
@@ -157,6 +166,18 @@ impl Node {
             // A directory that holds something, or that is somebody else's, stays.
             let _ = std::fs::remove_dir(dir);
         }
+    }
+}
+
+/// Removes the root of the cgroups, seen from the cgroup above it. A root that is our own cgroup stays.
+async fn remove_cgroup_root(root: &str) -> Result<(), CgroupError> {
+    let (above, path) = match root.strip_prefix('/') {
+        Some(absolute) => ("/", absolute),
+        None => ("", root),
+    };
+    match path {
+        "" => Ok(()),
+        path => Cgroups::detect(above)?.remove(path).await,
     }
 }
 

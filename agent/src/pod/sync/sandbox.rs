@@ -7,6 +7,8 @@ use futures::future::join_all;
 use hanok_runtime::api::{self, SandboxId};
 use k8s_openapi::api::core::v1::Pod;
 
+use tracing::warn;
+
 use super::{chain, stop};
 use crate::pod::files::dns;
 use crate::pod::settings::Deps;
@@ -84,14 +86,21 @@ async fn create(job: &Job) -> Result<(), String> {
         deps.pod_event(pod, EventKind::Warning, reason, &message);
     }
     let limits = resources::pod_resources(pod, deps.settings.pod_pids_limit);
-    let made = deps
-        .runtime
-        .update_cgroup(&sandbox.cgroup_parent, &limits)
-        .await;
-    made.map_err(|error| format!("cannot make the pod's cgroup: {}", chain(&error)))?;
-    deps.runtime
-        .run_pod_sandbox(sandbox)
-        .await
-        .map_err(|error| chain(&error))?;
+    let path = sandbox.cgroup_parent.clone();
+    // The cgroup's limits and the network take their time side by side.
+    let (limited, made) = tokio::join!(
+        deps.runtime.update_cgroup(&path, &limits),
+        deps.runtime.run_pod_sandbox(sandbox)
+    );
+    let made = made.map_err(|error| chain(&error))?;
+    if let Err(error) = limited {
+        if let Err(error) = deps.runtime.remove_pod_sandbox(&made.id).await {
+            warn!(
+                error = chain(&error),
+                "cannot remove the sandbox of a pod without limits"
+            );
+        }
+        return Err(format!("cannot make the pod's cgroup: {}", chain(&error)));
+    }
     Ok(())
 }
