@@ -1,14 +1,15 @@
 //! Follows one object: a GET, then a watch from the version that it gave, for ever.
 //!
 //! The answer to the GET is what a starting pod waits for; the watch only brings news. Both are retried with
-//! back-off; a watch that ends is resumed where it ended.
+//! back-off; a watch that ends is resumed where it ended. The version of an object that nobody has changed for long
+//! is too old to watch from; then a LIST of this one object gives both the object and the version of now.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use kube::Api;
-use kube::api::{WatchEvent, WatchParams};
+use kube::api::{ListParams, WatchEvent, WatchParams};
 
 use super::cache::{Known, Referable};
 use crate::client::{Failure, failure, message};
@@ -43,22 +44,23 @@ pub(super) async fn follow<K: Referable>(
     publish: impl Fn(Known<K>) + Send + Sync,
 ) {
     let mut back_off = BackOff::default();
+    let mut asked = false;
     loop {
-        match requests.get(&name).await {
-            Ok(object) => {
+        let answer = if asked {
+            list(&requests, &name).await
+        } else {
+            get(&requests, &name).await
+        };
+        match answer {
+            Ok((object, version)) => {
+                asked = true;
                 back_off = BackOff::default();
-                let (version, immutable) =
-                    (object.meta().resource_version.clone(), object.immutable());
-                publish(Known::Present(Arc::new(object)));
+                let immutable = object.as_ref().is_some_and(Referable::immutable);
+                publish(object.map_or(Known::Absent, |object| Known::Present(Arc::new(object))));
                 if immutable {
                     return;
                 }
                 watch(&watches, &name, version, &publish).await;
-            }
-            Err(error) if failure(&error) == Failure::NotFound => {
-                back_off = BackOff::default();
-                publish(Known::Absent);
-                watch(&watches, &name, None, &publish).await;
             }
             Err(error) => {
                 let wait = back_off.next();
@@ -69,6 +71,28 @@ pub(super) async fn follow<K: Referable>(
             }
         }
     }
+}
+
+/// The object and its own version; no object when there is none.
+async fn get<K: Referable>(api: &Api<K>, name: &str) -> kube::Result<(Option<K>, Option<String>)> {
+    match api.get(name).await {
+        Ok(object) => {
+            let version = object.meta().resource_version.clone();
+            Ok((Some(object), version))
+        }
+        Err(error) if failure(&error) == Failure::NotFound => Ok((None, None)),
+        Err(error) => Err(error),
+    }
+}
+
+/// The object and the server's version of now.
+async fn list<K: Referable>(api: &Api<K>, name: &str) -> kube::Result<(Option<K>, Option<String>)> {
+    let params = ListParams::default().fields(&format!("metadata.name={name}"));
+    let list = api.list(&params).await?;
+    Ok((
+        list.items.into_iter().next(),
+        list.metadata.resource_version,
+    ))
 }
 
 /// Watches from a version on (none: from whatever the server has now) until it must be asked anew.
