@@ -14,7 +14,9 @@ e2e/testapp/build.sh
 read -r _ image < <(target/release/hanok-lab images --only testapp)
 
 state=$PWD/target/demo
-dirs=(--state-dir="$state/state" --run-dir=/run/hanok-demo)
+# Names of its own, so that it disturbs no node on this machine.
+run_dir=/run/hanok-demo
+where=(--state-dir="$state/state" --run-dir="$run_dir" --bridge-name=hanok-demo0 --pod-cidr=10.86.77.0/24)
 hanok() { target/release/hanok "$@"; }
 rm -rf "$state"
 mkdir -p "$state"
@@ -26,8 +28,8 @@ finish() {
 }
 trap finish EXIT
 
-hanok image import "${dirs[@]}" "$image"
-hanok run "${dirs[@]}" deploy/examples/hello.yaml >"$output" 2>&1 &
+hanok image --state-dir="$state/state" import "$image"
+hanok run "${where[@]}" deploy/examples/hello.yaml >"$output" 2>&1 &
 run=$!
 address=
 until [ -n "$address" ]; do
@@ -41,5 +43,5 @@ wait "$run" && status=0 || status=$?
 run=
 cat "$output"
 printf '\nhttp://%s:8080/ answered: %s\n' "$address" "$page"
-rm -rf "$state"
+rm -rf "$state" "$run_dir"
 exit "$status"

@@ -30,7 +30,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 
-pub use audit::AuditLog;
+pub use audit::{AuditLog, Request};
 pub use cgroup::Hierarchy;
 pub use node::Node;
 pub use peer::Peer;

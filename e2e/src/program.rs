@@ -1,6 +1,6 @@
 //! `hanok` run as a user would, for stories about its commands.
 
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
@@ -42,4 +42,22 @@ pub fn hanok(args: &[&str]) -> Result<Output> {
         .stdin(Stdio::null())
         .env_remove("RUST_LOG");
     command.output().context("run hanok")
+}
+
+/// Starts `hanok` in a network namespace with its standard output piped.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn hanok_in(netns: &str, args: &[&str]) -> Result<Child> {
+    let mut command = Command::new("nsenter");
+    command
+        .arg(format!("--net=/run/netns/{netns}"))
+        .arg("--")
+        .arg(paths::hanok()?)
+        .args(args);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("run hanok")
 }

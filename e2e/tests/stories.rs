@@ -21,6 +21,8 @@ mod logs_and_exec;
 mod many;
 #[path = "stories/restarts.rs"]
 mod restarts;
+#[path = "stories/run.rs"]
+mod run;
 #[path = "stories/volumes.rs"]
 mod volumes;
 #[path = "stories/workloads.rs"]
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         many::stories(),
         agent_killed::stories(),
         bad_input::stories(),
+        run::stories(),
         // Last: it reads the audit log of all that went before.
         api_server::stories(),
     ];

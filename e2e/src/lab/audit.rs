@@ -30,6 +30,13 @@ pub struct Request {
     pub user_agent: String,
 }
 
+impl Request {
+    /// What it asks for: the verb and the path without the query.
+    pub fn what(&self) -> (&str, &str) {
+        (&self.verb, self.uri.split('?').next().unwrap_or_default())
+    }
+}
+
 impl AuditLog {
     pub(super) fn new(file: PathBuf) -> Self {
         Self { file }

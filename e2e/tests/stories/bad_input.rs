@@ -1,6 +1,7 @@
 //! Wrong files and names: one clear line that names file, field and value; never a panic.
 
 use std::fs;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use hanok_e2e::cluster::Space;
@@ -8,13 +9,14 @@ use hanok_e2e::manifest::{pod, testapp};
 use hanok_e2e::program::hanok_refuses;
 use hanok_e2e::runner::Story;
 use hanok_e2e::stories;
+use serde_json::json;
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![Lab:
         wrong_kubeconfig_is_one_clear_line,
         wrong_configuration_names_file_field_and_value,
         wrong_manifest_names_file_and_field,
-        wrong_cni_file_is_told_by_the_pods_event,
+        wrong_cni_file_makes_the_node_unready_and_is_named,
     ]
 }
 
@@ -34,19 +36,15 @@ fn refuses(args: &str, content: &str, parts: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn wrong_kubeconfig_is_one_clear_line(_: &Space<'_>) -> Result<()> {
-    let agent = "agent --root-dir=DIR/lib --cert-dir=DIR/pki --kubeconfig=FILE";
-    refuses(agent, "no: [ yaml", &["input.yaml"])?;
-    refuses(
-        agent,
-        "apiVersion: v1\nkind: Config\ncurrent-context: nowhere\n",
-        &["input.yaml", "nowhere"],
-    )?;
-    refuses(
-        "agent --root-dir=DIR/lib --cert-dir=DIR/pki --kubeconfig=DIR/absent",
-        "",
-        &["absent"],
-    )
+fn wrong_kubeconfig_is_one_clear_line(space: &Space<'_>) -> Result<()> {
+    let ca = space.lab()?.pki().join("ca.crt").display().to_string();
+    let agent = format!(
+        "agent --root-dir=DIR/lib --state-dir=DIR/state --client-ca-file={ca} --kubeconfig="
+    );
+    refuses(&format!("{agent}FILE"), "no: [ yaml", &["input.yaml"])?;
+    let nowhere = "apiVersion: v1\nkind: Config\ncurrent-context: nowhere\nclusters: []\nusers: []\ncontexts: []\n";
+    refuses(&format!("{agent}FILE"), nowhere, &["input.yaml", "nowhere"])?;
+    refuses(&format!("{agent}DIR/absent"), "", &["absent"])
 }
 
 fn wrong_configuration_names_file_field_and_value(space: &Space<'_>) -> Result<()> {
@@ -66,12 +64,12 @@ fn wrong_configuration_names_file_field_and_value(space: &Space<'_>) -> Result<(
     refuses(
         &agent,
         "apiVersion: v1\nkind: Pod\n",
-        &["input.yaml", "Pod"],
+        &["input.yaml", "apiVersion", "v1"],
     )
 }
 
 fn wrong_manifest_names_file_and_field(_: &Space<'_>) -> Result<()> {
-    let run = "run --root-dir=DIR/lib FILE";
+    let run = "run --state-dir=DIR/state --run-dir=DIR/run FILE";
     refuses(
         run,
         "kind: Pod\nmetadata: { name: x }\nspec: { containers: 7 }\napiVersion: v1\n",
@@ -85,22 +83,27 @@ fn wrong_manifest_names_file_and_field(_: &Space<'_>) -> Result<()> {
     refuses(run, "{ not yaml", &["input.yaml"])
 }
 
-fn wrong_cni_file_is_told_by_the_pods_event(space: &Space<'_>) -> Result<()> {
+fn wrong_cni_file_makes_the_node_unready_and_is_named(space: &Space<'_>) -> Result<()> {
     let node = space.lab()?.node("n1");
     let file = node.dir().join("cni/00-wrong.conflist");
     fs::write(
         &file,
         r#"{ "cniVersion": "1.0.0", "name": "wrong", "plugins": [ { "type": 7 } ] }"#,
     )?;
-    space.apply(
-        &pod("lonely")
-            .on("n1")
-            .with(testapp("main", "serve"))
-            .manifest(),
-    )?;
-    let told = space.until_event("lonely", &["00-wrong.conflist"], 20);
+    let told = space.until("the node to name the file", 30, || {
+        let path = r#"jsonpath={.status.conditions[?(@.type=="Ready")].message}"#;
+        let message = space.kubectl_with("get node n1 -o", &[path])?;
+        ensure!(message.contains("00-wrong.conflist"), "it says {message:?}");
+        Ok(())
+    });
+    let lonely = pod("lonely")
+        .set("nodeName", "n1")
+        .set("tolerations", json!([{ "operator": "Exists" }]));
+    space.apply(&lonely.with(testapp("main", "serve")).manifest())?;
+    let event = told.and_then(|()| space.until_event("lonely", &["00-wrong.conflist"], 20));
     fs::remove_file(&file)?;
-    told?;
+    event?;
+    node.wait_ready(Duration::from_secs(30))?;
     space.until_ready("lonely")?;
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! Images that are missing, and what an image says about its process.
 
-use anyhow::{Result, ensure};
+use std::io::{BufRead as _, BufReader};
+
+use anyhow::{Context, Result, ensure};
 use hanok_e2e::cluster::{self, Space};
 use hanok_e2e::manifest::{pod, shell, testapp};
 use hanok_e2e::runner::Story;
@@ -68,9 +70,12 @@ fn image_gives_user_directory_environment_and_layers(space: &Space<'_>) -> Resul
             .manifest(),
     )?;
     space.until_ready("stops")?;
-    let follow = space.kubectl_streams("logs -f stops")?;
+    let mut follow = space.kubectl_streams("logs -f stops")?;
+    let mut log = BufReader::new(follow.stdout.take().context("stdout")?);
+    log.read_line(&mut String::new())?;
     space.kubectl("delete pod stops")?;
-    let log = String::from_utf8(follow.wait_with_output()?.stdout)?;
+    let log = std::io::read_to_string(log)?;
+    follow.wait()?;
     ensure!(log.contains("caught SIGUSR1"), "it was stopped by {log:?}");
     Ok(())
 }

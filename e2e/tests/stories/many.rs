@@ -66,7 +66,7 @@ fn pods_of_two_nodes_reach_each_other(space: &Space<'_>) -> Result<()> {
         let ip = cluster::ip(&space.pod(&format!("web-{node}"))?).to_owned();
         for client in ["n1", "n2"] {
             let text = space.kubectl(&format!(
-                "exec client-{client} -- wget -qO- -T 5 http://{ip}:8080/"
+                "exec client-{client} -- timeout 5 wget -qO- http://{ip}:8080/"
             ))?;
             ensure!(
                 text == format!("{node}\n"),
