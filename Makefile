@@ -1,7 +1,8 @@
 # Every target is the same lines as CI runs. `make demo` and `make test` begin from a bare Debian with Rust and Go.
+# Cargo is always asked for the whole workspace, so that every dependency has one set of features and is built once.
 SHELL := /bin/bash
 CARGO ?= cargo
-LAB := $(CARGO) run --locked --quiet --package hanok-e2e --bin hanok-lab --
+LAB := target/debug/hanok-lab
 CONTROL_PLANE := etcd kube-apiserver kube-controller-manager kube-scheduler kubectl agnhost
 PEER_NODE := kubelet containerd containerd-shim-runc-v2 ctr
 
@@ -10,7 +11,7 @@ PEER_NODE := kubelet containerd containerd-shim-runc-v2 ctr
 # The release build of hanok, with the static hanok-shim and hanok-pause beside it, in target/release.
 build:
 	e2e/install.sh build
-	$(CARGO) build --locked --release --package hanok-agent
+	$(CARGO) build --locked --release --workspace --bin hanok
 	runtime/build-static.sh target/release
 
 # A pod by `hanok run`, without any cluster.
@@ -23,17 +24,16 @@ test:
 
 lint:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --locked --workspace --all-targets -- --deny warnings
+	$(CARGO) clippy --locked --workspace --all-targets --test stories -- --deny warnings
 
 unit:
 	e2e/install.sh build test
-	$(CARGO) test --locked --no-fail-fast --workspace --exclude hanok-e2e
-	$(CARGO) test --locked --no-fail-fast --package hanok-e2e --lib --bins
+	$(CARGO) test --locked --no-fail-fast --workspace
 
 # The stories on a lab of their own; with KUBECONFIG set, those that need no lab, on that cluster.
 # STORIES="oom kill" tells those whose names hold one of these words.
 stories: build cluster-programs
-	$(CARGO) test --locked --package hanok-e2e --test stories -- $(STORIES)
+	$(CARGO) test --locked --workspace --test stories -- $(STORIES)
 
 # A control plane and two nodes in network namespaces, to play with; kubeconfigs in target/cluster.
 cluster-up: build cluster-programs
@@ -49,6 +49,7 @@ cluster-programs:
 	e2e/install.sh test
 	e2e/controlplane/build.sh target/bin $(CONTROL_PLANE)
 	e2e/testapp/build.sh
+	$(CARGO) build --locked --quiet --workspace --bin hanok-lab
 
 # The figures, each beside what it is compared to; PEER=kubelet measures a kubelet node in the same run.
 bench: build cluster-programs

@@ -8,7 +8,7 @@ cargo=${CARGO:-cargo}
 
 [ "$(id -u)" = 0 ] || { echo "make demo: a pod needs root: it is namespaces, mounts and cgroups" >&2; exit 1; }
 e2e/install.sh build demo
-$cargo build --locked --quiet --release --package hanok-agent --package hanok-e2e --bin hanok --bin hanok-lab
+$cargo build --locked --quiet --release --workspace --bin hanok --bin hanok-lab
 runtime/build-static.sh target/release
 e2e/testapp/build.sh
 read -r _ image < <(target/release/hanok-lab images --only testapp)
