@@ -55,6 +55,10 @@ id! {
 
 /// What went wrong, as far as the agent tells cases apart.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    clippy::error_impl_error,
+    reason = "every call here returns it; callers write api::Error"
+)]
 pub enum Error {
     /// No such sandbox, container or image.
     #[error("{kind} {id:?} not found")]

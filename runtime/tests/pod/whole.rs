@@ -82,28 +82,33 @@ async fn start(runtime: &Runtime, sandbox: &PodSandbox, image: &str, text: &str)
     runtime.start_container(&id).await.unwrap();
 }
 
+/// The built-in network, with its records below `base`.
+fn network(base: &Path) -> Options {
+    let built_in = BuiltIn {
+        name: "pods".into(),
+        bridge: BRIDGE.into(),
+        pod_cidrs: vec!["10.213.7.0/24".parse().unwrap()],
+        mtu: None,
+        masquerade: false,
+        non_masquerade_cidrs: vec![],
+        hairpin: false,
+    };
+    Options {
+        source: Source::Fixed(Config::built_in(&built_in).unwrap()),
+        bin_dirs: vec![],
+        cache_dir: base.join("cni"),
+        ipam_dir: base.join("ipam"),
+        ..Options::default()
+    }
+}
+
 #[test]
 fn root_pods_reach_each_other_by_address_and_leave_no_lease() {
     in_own_network(|| async {
         let name = format!("hanok-service-whole-{}", std::process::id());
         let dir = tempfile::Builder::new().prefix(&name).tempdir().unwrap();
         let base = dir.path();
-        let built_in = BuiltIn {
-            name: "pods".into(),
-            bridge: BRIDGE.into(),
-            pod_cidrs: vec!["10.213.7.0/24".parse().unwrap()],
-            mtu: None,
-            masquerade: false,
-            non_masquerade_cidrs: vec![],
-            hairpin: false,
-        };
-        let options = Options {
-            source: Source::Fixed(Config::built_in(&built_in).unwrap()),
-            bin_dirs: vec![],
-            cache_dir: base.join("cni"),
-            ipam_dir: base.join("ipam"),
-            ..Options::default()
-        };
+        let options = network(base);
         let images = Images::open(ImagesConfig::new(base.join("root"))).unwrap();
         layout(&base.join("layout"));
         let image = images
