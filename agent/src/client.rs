@@ -1,7 +1,7 @@
 //! Connections to the API server, as the kubeconfig says.
 //!
 //! Two clients. Requests share one HTTP/2 connection: a burst of status patches costs no handshakes, and its pings
-//! notice a dead server within half a minute. Watches are HTTP/1.1, a connection each: a server allows about a
+//! notice a dead server within twenty seconds. Watches are HTTP/1.1, a connection each: a server allows about a
 //! hundred streams on a connection, and watches, which never end, would leave none for requests.
 
 #[cfg(test)]
@@ -22,7 +22,7 @@ use rustls_pki_types::ServerName;
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
 /// An idle connection is probed after this time, and given up when there is no answer after [`PING_TIMEOUT`].
-const PING_INTERVAL: Duration = Duration::from_secs(20);
+const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// See [`PING_INTERVAL`].
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// A server that does not take a connection in this time is not there.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! register ─► the Node exists ─► lease (its owner)
-//!     watch of our own Node ─► podCIDRs ─► the pod network
+//!     watch of our own Node ─┬► podCIDRs ─► the pod network
+//!                            └► what somebody else has changed in its status
 //!     status: computed every 10 s and when something rings, sent when it says something new and every 5 min
 //! ```
 
@@ -113,18 +114,23 @@ impl NodeKeeper {
         register::register(&self.api(), &self.facts, &status, create).await
     }
 
-    /// Sends the status for ever. `node` is the object as it was registered.
-    pub async fn keep_status(&self, node: &Node, periods: Periods) {
-        let mut known = node.status.clone();
+    /// Keeps the status until the Node is deleted. `seen` is the server's copy: what somebody else has changed in it
+    /// (the cluster marks nodes that it has not heard of for a while) is set right.
+    pub async fn keep_status(
+        &self,
+        seen: &mut watch::Receiver<Option<Arc<Node>>>,
+        periods: Periods,
+    ) {
+        let mut known = status_of(seen);
         let mut sent_at: Option<Instant> = None;
         self.tell_reboot(known.as_ref());
         loop {
             let now = status::status(&self.facts, &self.observe().await, known.as_ref());
-            let changed = known
+            let told = known
                 .as_ref()
-                .is_none_or(|known| !status::same(known, &now));
+                .is_some_and(|known| status::tells(known, &now));
             let due = sent_at.is_none_or(|at| at.elapsed() >= periods.report);
-            if (changed || due) && self.send(&now, known.as_ref()).await {
+            if (!told || due) && self.send(&now, known.as_ref()).await {
                 self.tell_transitions(&now, known.as_ref());
                 sent_at = Some(Instant::now());
                 known = Some(now.clone());
@@ -137,6 +143,10 @@ impl NodeKeeper {
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = self.changed.notified() => {}
+                changed = seen.changed() => match (changed, status_of(seen)) {
+                    (Ok(()), Some(status)) => known = Some(status),
+                    _ => return,
+                },
             }
         }
     }
@@ -190,30 +200,27 @@ fn is_ready(status: &NodeStatus) -> bool {
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// Follows our own Node object and publishes its podCIDRs whenever there are some.
-pub async fn follow_pod_cidrs(server: &ApiServer, name: &str, cidrs: watch::Sender<Vec<IpNet>>) {
+/// The status in the server's copy; none while there is no object.
+fn status_of(seen: &watch::Receiver<Option<Arc<Node>>>) -> Option<NodeStatus> {
+    let node = seen.borrow().clone();
+    node.map(|node| node.status.clone().unwrap_or_default())
+}
+
+/// Follows our own Node object, and no other. None while there is none.
+pub async fn follow(server: &ApiServer, name: &str, seen: watch::Sender<Option<Arc<Node>>>) {
     let api: Api<Node> = Api::all(server.watches.clone());
     let mut nodes = watcher::watch_object(api, name).boxed();
     let mut back_off = BackOff::new(Duration::from_millis(100), Duration::from_secs(10));
     loop {
         let node = tokio::select! {
             node = nodes.next() => node,
-            () = cidrs.closed() => return,
+            () = seen.closed() => return,
         };
         match node {
-            Some(Ok(Some(node))) => {
+            Some(Ok(node)) => {
                 back_off.reset();
-                let found = pod_cidrs(&node);
-                cidrs.send_if_modified(|known| {
-                    let news = !found.is_empty() && *known != found;
-                    if news {
-                        *known = found;
-                    }
-                    news
-                });
+                seen.send_replace(node.map(Arc::new));
             }
-            // Before the registration, or after somebody has deleted it.
-            Some(Ok(None)) => tracing::info!(node = name, "the node has no object"),
             Some(Err(_)) => back_off.wait().await,
             None => return,
         }
@@ -221,7 +228,7 @@ pub async fn follow_pod_cidrs(server: &ApiServer, name: &str, cidrs: watch::Send
 }
 
 /// `spec.podCIDRs`, or the older single field.
-fn pod_cidrs(node: &Node) -> Vec<IpNet> {
+pub fn pod_cidrs(node: &Node) -> Vec<IpNet> {
     let Some(spec) = &node.spec else {
         return Vec::new();
     };

@@ -12,6 +12,7 @@ mod token;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use hanok_runtime::api::PodUid;
@@ -51,14 +52,34 @@ impl ApiObjects {
     }
 
     /// Asks for what the pod will need in a moment, so that it is here by then.
-    fn prefetch(&self, pod: &Arc<Pod>) {
+    fn prefetch(&self, pod: &Arc<Pod>, first_wait: Duration) {
         for request in references::tokens(pod) {
             let tokens = self.tokens.clone();
             // A failure is told to whoever asks for the token in earnest.
-            tokio::spawn(async move { tokens.get(&request).await.is_ok() });
+            tokio::spawn(async move {
+                tokens.hold(&request, first_wait).await;
+            });
         }
         let services = self.services.clone();
         tokio::spawn(async move { services.start().await });
+    }
+}
+
+/// The server's authorizer learns that a pod is bound to this node by a watch, as we do, and may learn it a moment
+/// later: what the pod refers to is then refused. A pod that has never been here before gets this start; it is spent
+/// beside the making of the pod's sandbox, which takes longer.
+const AUTHORIZER_START: Duration = Duration::from_millis(5);
+
+/// How long to wait before the pod's objects are asked for.
+fn first_wait(pod: &Pod) -> Duration {
+    let seen_before = pod
+        .status
+        .as_ref()
+        .is_some_and(|status| status.start_time.is_some());
+    if seen_before {
+        Duration::ZERO
+    } else {
+        AUTHORIZER_START
     }
 }
 
@@ -96,15 +117,18 @@ impl Objects for ApiObjects {
         }
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
         let found = references::references(pod);
-        self.config_maps.set(&uid, &namespace, &found.config_maps);
-        self.secrets.set(&uid, &namespace, &found.secrets);
+        let first_wait = first_wait(pod);
+        self.config_maps
+            .set(&uid, &namespace, &found.config_maps, first_wait);
+        self.secrets
+            .set(&uid, &namespace, &found.secrets, first_wait);
         let mut registered = self
             .registered
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let new = registered.insert(uid, namespace).is_none();
         if new && pod.metadata.deletion_timestamp.is_none() {
-            self.prefetch(pod);
+            self.prefetch(pod, first_wait);
         }
     }
 
@@ -116,8 +140,10 @@ impl Objects for ApiObjects {
         let Some(namespace) = registered.remove(uid) else {
             return;
         };
-        self.config_maps.set(uid, &namespace, &BTreeSet::new());
-        self.secrets.set(uid, &namespace, &BTreeSet::new());
+        self.config_maps
+            .set(uid, &namespace, &BTreeSet::new(), Duration::ZERO);
+        self.secrets
+            .set(uid, &namespace, &BTreeSet::new(), Duration::ZERO);
         self.tokens.forget(uid);
     }
 }

@@ -8,7 +8,8 @@ mod parts;
 use std::sync::Arc;
 
 use anyhow::Context;
-use hanok_runtime::api::RuntimeService;
+use hanok_runtime::api::{PodUid, RuntimeService};
+use k8s_openapi::api::core::v1::Node;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -141,13 +142,14 @@ impl Agent {
             parts::server_deps(&self.settings, &self.server, &self.assembled, pods.clone()),
         )?;
         tokio::spawn(ring(changes, pods));
-        tokio::spawn(follow_network(
-            self.settings.clone(),
-            self.server.clone(),
-            self.assembled.network.clone(),
-            self.node_changed.clone(),
-        ));
-        tokio::spawn(keep_node(self.keeper(), self.settings.clone()));
+        let (node, seen) = watch::channel(None);
+        if self.settings.pod_cidrs.is_empty() {
+            let (network, changed) = (self.assembled.network.clone(), self.node_changed.clone());
+            tokio::spawn(follow_network(seen.clone(), network, changed));
+        }
+        tokio::spawn(keep_node(self.keeper(), self.settings.clone(), seen));
+        let (api_server, name) = (self.server.clone(), self.settings.node_name.clone());
+        tokio::spawn(async move { node::follow(&api_server, &name, node).await });
         let (api_server, name) = (self.server.clone(), self.settings.node_name.clone());
         let source = tokio::spawn(async move {
             source::api::watch(&api_server, &name, updates).await;
@@ -198,10 +200,7 @@ impl Agent {
 }
 
 /// Rings pods whose objects have changed.
-async fn ring(
-    mut changes: mpsc::UnboundedReceiver<hanok_runtime::api::PodUid>,
-    pods: crate::pod::directory::Pods,
-) {
+async fn ring(mut changes: mpsc::UnboundedReceiver<PodUid>, pods: crate::pod::directory::Pods) {
     while let Some(uid) = changes.recv().await {
         pods.ring(&uid);
     }
@@ -209,42 +208,52 @@ async fn ring(
 
 /// Gives the network the Node's podCIDRs, unless the operator has given some.
 async fn follow_network(
-    settings: Settings,
-    server: ApiServer,
+    mut seen: watch::Receiver<Option<Arc<Node>>>,
     network: NodeNetwork,
     changed: Arc<Notify>,
 ) {
-    if !settings.pod_cidrs.is_empty() {
-        return;
-    }
-    let (sender, mut cidrs) = watch::channel(Vec::new());
-    let name = settings.node_name;
-    tokio::spawn(async move { node::follow_pod_cidrs(&server, &name, sender).await });
-    while cidrs.changed().await.is_ok() {
-        let found = cidrs.borrow_and_update().clone();
+    let mut known = Vec::new();
+    while seen.changed().await.is_ok() {
+        let node = seen.borrow_and_update().clone();
+        let found = node.map(|node| node::pod_cidrs(&node)).unwrap_or_default();
+        if found.is_empty() || found == known {
+            continue;
+        }
         if let Err(error) = network.set_pod_cidrs(&found) {
             tracing::error!("cannot use the node's podCIDR {found:?}: {error:#}");
         }
+        known = found;
         changed.notify_one();
     }
 }
 
-/// Registers the node, then keeps its lease and its status.
-async fn keep_node(keeper: NodeKeeper, settings: Settings) {
+/// Registers the node, then keeps its lease and its status; anew when its object is deleted.
+async fn keep_node(
+    keeper: NodeKeeper,
+    settings: Settings,
+    mut seen: watch::Receiver<Option<Arc<Node>>>,
+) {
     let kubelet = &settings.kubelet;
-    let node = keeper.register(kubelet.register_node).await;
-    let holder = Holder {
-        node_name: settings.node_name.clone(),
-        node_uid: node.metadata.uid.clone().unwrap_or_default(),
-        seconds: kubelet.node_lease_duration_seconds,
-    };
     let periods = Periods {
         update: kubelet.node_status_update_frequency,
         report: kubelet.node_status_report_frequency,
     };
-    let server = keeper.server.clone();
-    tokio::join!(
-        lease::keep(&server, &holder),
-        keeper.keep_status(&node, periods)
-    );
+    loop {
+        let node = keeper.register(kubelet.register_node).await;
+        let holder = Holder {
+            node_name: settings.node_name.clone(),
+            node_uid: node.metadata.uid.clone().unwrap_or_default(),
+            seconds: kubelet.node_lease_duration_seconds,
+        };
+        // The watch may be a moment behind the registration.
+        if seen.wait_for(Option::is_some).await.is_err() {
+            return;
+        }
+        tokio::select! {
+            () = lease::keep(&keeper.server, &holder) => {}
+            () = keeper.keep_status(&mut seen, periods) => {
+                tracing::warn!(node = settings.node_name, "the node's object is gone, registering anew");
+            }
+        }
+    }
 }

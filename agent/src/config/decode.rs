@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::ConfigError;
-use super::kubelet::{KubeletConfiguration, WITHOUT_EFFECT};
+use super::kubelet::KubeletConfiguration;
+use super::without_effect::WITHOUT_EFFECT;
 
 /// The only version that there is.
 pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";

@@ -90,7 +90,7 @@ fn a_transition_is_dated_only_when_there_is_one() {
     };
     assert_eq!(times(&second), (at(1), at(2)));
     assert_eq!(times(&third), (at(3), at(3)));
-    assert!(same(&first, &second) && !same(&second, &third));
+    assert!(tells(&first, &second) && !tells(&second, &third));
 }
 
 #[test]
@@ -172,4 +172,33 @@ fn resources_that_are_gone_are_removed_but_not_those_of_others() {
         patch["status"]["addresses"][0],
         json!({"$patch": "replace"})
     );
+}
+
+#[test]
+fn what_somebody_else_has_changed_is_noticed_and_what_they_added_is_not_ours() {
+    let ours = status(&facts(), &observed(Ok(()), 1), None);
+    let mut server = ours.clone();
+    server.declared_features = None;
+    server.conditions.as_mut().unwrap().insert(
+        0,
+        NodeCondition {
+            type_: "NetworkUnavailable".into(),
+            status: "False".into(),
+            ..NodeCondition::default()
+        },
+    );
+    server
+        .capacity
+        .as_mut()
+        .unwrap()
+        .insert("example.com/gpu".into(), Quantity("1".into()));
+    server
+        .capacity
+        .as_mut()
+        .unwrap()
+        .insert("cpu".into(), Quantity("4000m".into()));
+    assert!(tells(&server, &ours));
+    let ready = server.conditions.as_mut().unwrap().last_mut().unwrap();
+    ready.status = "Unknown".into();
+    assert!(!tells(&server, &ours));
 }

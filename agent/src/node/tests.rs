@@ -93,19 +93,22 @@ async fn pod_cidrs_are_awaited_on_our_own_object() {
         })))
     })
     .await;
-    let (sender, mut receiver) = watch::channel(Vec::new());
-    let task = tokio::spawn(async move { follow_pod_cidrs(&server, "n1", sender).await });
-    let wait = receiver.wait_for(|cidrs| !cidrs.is_empty());
-    let cidrs = tokio::time::timeout(Duration::from_secs(10), wait)
+    let (sender, mut receiver) = watch::channel(None);
+    let task = tokio::spawn(async move { follow(&server, "n1", sender).await });
+    let has_cidr = |node: &Option<Arc<Node>>| {
+        node.as_ref()
+            .is_some_and(|node| !pod_cidrs(node).is_empty())
+    };
+    let wait = receiver.wait_for(has_cidr);
+    let node = tokio::time::timeout(Duration::from_secs(10), wait)
         .await
         .unwrap()
         .unwrap()
-        .clone();
+        .clone()
+        .unwrap();
     task.abort();
-    assert_eq!(
-        cidrs.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        ["10.244.3.0/24", "fd00:3::/64"]
-    );
+    let cidrs: Vec<_> = pod_cidrs(&node).iter().map(ToString::to_string).collect();
+    assert_eq!(cidrs, ["10.244.3.0/24", "fd00:3::/64"]);
     let own = |query: &str| query.contains("fieldSelector=metadata.name%3Dn1");
     assert!(
         fake.seen().iter().all(|seen| own(&seen.query)),

@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use hanok_runtime::api::PodUid;
 use k8s_openapi::NamespaceResourceScope;
@@ -97,14 +98,21 @@ impl<K: Referable> Cache<K> {
         }
     }
 
-    /// Makes `pod` refer to exactly these objects of `namespace`; what nobody refers to any more is forgotten.
-    pub(super) fn set(self: &Arc<Self>, pod: &PodUid, namespace: &str, names: &BTreeSet<String>) {
+    /// Makes `pod` refer to exactly these objects of `namespace`; what nobody refers to any more is forgotten. An
+    /// object that nobody has referred to yet is asked for after `first_wait`.
+    pub(super) fn set(
+        self: &Arc<Self>,
+        pod: &PodUid,
+        namespace: &str,
+        names: &BTreeSet<String>,
+        first_wait: Duration,
+    ) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         for name in names {
             let key = (namespace.to_owned(), name.clone());
             let entry = entries
                 .entry(key)
-                .or_insert_with(|| self.start(namespace, name));
+                .or_insert_with(|| self.start(namespace, name, first_wait));
             entry.pods.insert(pod.clone());
         }
         entries.retain(|(home, name), entry| {
@@ -125,24 +133,24 @@ impl<K: Referable> Cache<K> {
     }
 
     /// Starts to follow an object.
-    fn start(self: &Arc<Self>, namespace: &str, name: &str) -> Entry<K> {
+    fn start(self: &Arc<Self>, namespace: &str, name: &str, first_wait: Duration) -> Entry<K> {
         let (known, _) = watch::channel(Known::Nothing);
         let requests = Api::namespaced(self.server.requests.clone(), namespace);
         let watches = Api::namespaced(self.server.watches.clone(), namespace);
         let key = (namespace.to_owned(), name.to_owned());
         let (cache, publish) = (Arc::downgrade(self), known.clone());
-        let task = tokio::spawn(follow::follow(
-            requests,
-            watches,
-            name.to_owned(),
-            move |now| {
-                // The first answer is awaited by who asked; later ones are news.
-                let news = !matches!(publish.send_replace(now), Known::Nothing);
-                if let Some(cache) = cache.upgrade().filter(|_| news) {
-                    cache.ring(&key);
-                }
-            },
-        ));
+        let publish = move |now| {
+            // The first answer is awaited by who asked; later ones are news.
+            let news = !matches!(publish.send_replace(now), Known::Nothing);
+            if let Some(cache) = cache.upgrade().filter(|_| news) {
+                cache.ring(&key);
+            }
+        };
+        let name = name.to_owned();
+        let task = tokio::spawn(async move {
+            tokio::time::sleep(first_wait).await;
+            follow::follow(requests, watches, name, publish).await;
+        });
         Entry {
             pods: BTreeSet::new(),
             known,

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use hanok_runtime::api::PodUid;
 use jiff::{SignedDuration, Timestamp};
@@ -10,11 +11,25 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::Api;
 use kube::api::PostParams;
 
+use crate::back_off::BackOff;
 use crate::client::{ApiServer, Failure, failure, message};
 use crate::sinks::{ObjectError, Token, TokenRequest};
 
 /// A token is renewed after a day even when it lives longer.
 const LONGEST_USE: SignedDuration = SignedDuration::from_hours(24);
+
+/// Waits between tries of a pod that the server does not know yet to be ours, and how many there are.
+const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
+/// See [`RETRY`].
+const TRIES: u32 = 6;
+
+/// Why there is no token.
+enum Refused {
+    /// The server does not let us; perhaps not yet.
+    Forbidden(String),
+    /// Anything else.
+    Otherwise(ObjectError),
+}
 
 /// Which token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -48,21 +63,41 @@ impl Tokens {
 
     /// A valid token. One that should be renewed and cannot be is given out for as long as it is valid.
     pub(super) async fn get(&self, request: &TokenRequest) -> Result<Token, ObjectError> {
+        let slot = self.slot(request);
+        let mut kept = slot.lock().await;
+        self.fill(request, &mut kept).await
+    }
+
+    /// Fetches the token for whoever will ask for it, after a wait. Who asks meanwhile waits as well.
+    pub(super) async fn hold(&self, request: &TokenRequest, wait: Duration) {
+        let slot = self.slot(request);
+        let mut kept = slot.lock().await;
+        tokio::time::sleep(wait).await;
+        // A failure is told to whoever asks for the token in earnest.
+        let _ = self.fill(request, &mut kept).await;
+    }
+
+    fn slot(&self, request: &TokenRequest) -> Arc<tokio::sync::Mutex<Option<Kept>>> {
         let key = Key {
             pod: PodUid(request.pod.metadata.uid.clone().unwrap_or_default()),
             audience: request.audience.clone(),
             seconds: request.expiration_seconds,
         };
-        let slot = {
-            let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            all.entry(key).or_default().clone()
-        };
-        let mut kept = slot.lock().await;
+        let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        all.entry(key).or_default().clone()
+    }
+
+    /// Makes sure of a token in the slot.
+    async fn fill(
+        &self,
+        request: &TokenRequest,
+        kept: &mut Option<Kept>,
+    ) -> Result<Token, ObjectError> {
         let now = Timestamp::now();
         if let Some(kept) = kept.as_ref().filter(|kept| now < kept.renew_at) {
             return Ok(kept.token.clone());
         }
-        match self.ask(request, now).await {
+        match self.ask_again(request, now).await {
             Ok(fresh) => Ok(kept.insert(fresh).token.clone()),
             Err(error) => {
                 let old = kept.as_ref().map(|kept| kept.token.clone());
@@ -71,8 +106,21 @@ impl Tokens {
         }
     }
 
+    /// Asks, and again a little later when the server does not know yet that the pod is ours.
+    async fn ask_again(&self, request: &TokenRequest, now: Timestamp) -> Result<Kept, ObjectError> {
+        let mut back_off = BackOff::new(RETRY.0, RETRY.1);
+        loop {
+            match self.ask(request, now).await {
+                Err(Refused::Forbidden(_)) if back_off.failures() < TRIES => back_off.wait().await,
+                Err(Refused::Forbidden(message)) => return Err(ObjectError::Other(message)),
+                Err(Refused::Otherwise(error)) => return Err(error),
+                Ok(kept) => return Ok(kept),
+            }
+        }
+    }
+
     /// Asks the API server for a token.
-    async fn ask(&self, request: &TokenRequest, now: Timestamp) -> Result<Kept, ObjectError> {
+    async fn ask(&self, request: &TokenRequest, now: Timestamp) -> Result<Kept, Refused> {
         let pod = &request.pod;
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let account = pod
@@ -98,18 +146,23 @@ impl Tokens {
         let answer = api
             .create_token_request(account, &PostParams::default(), &body)
             .await;
-        let answer = answer.map_err(|error| match failure(&error) {
-            Failure::NotFound => ObjectError::NotFound {
-                kind: "serviceaccount",
-                name: account.to_owned(),
-            },
-            _ => ObjectError::Other(format!("failed to fetch token: {}", message(&error))),
+        let answer = answer.map_err(|error| {
+            let message = format!("failed to fetch token: {}", message(&error));
+            match (&error, failure(&error)) {
+                (kube::Error::Api(status), _) if status.code == 403 => Refused::Forbidden(message),
+                (_, Failure::NotFound) => Refused::Otherwise(ObjectError::NotFound {
+                    kind: "serviceaccount",
+                    name: account.to_owned(),
+                }),
+                _ => Refused::Otherwise(ObjectError::Other(message)),
+            }
         })?;
         let (token, expires_at) = answer
             .status
             .and_then(|status| Some((status.token?, status.expiration_timestamp?.0)))
             .ok_or_else(|| {
-                ObjectError::Other("failed to fetch token: the server's answer holds none".into())
+                let message = "failed to fetch token: the server's answer holds none";
+                Refused::Otherwise(ObjectError::Other(message.into()))
             })?;
         Ok(Kept {
             renew_at: renewal(now, expires_at),

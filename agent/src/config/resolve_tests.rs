@@ -1,0 +1,113 @@
+//! Flags and files to settings.
+
+use std::path::Path;
+
+use super::*;
+use clap::Parser;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    flags: Flags,
+}
+
+fn settle(line: &[&str]) -> Result<Settings, String> {
+    let line = [&["agent", "--kubeconfig=/k"], line].concat();
+    let flags = Line::try_parse_from(line)
+        .map_err(|error| error.to_string())?
+        .flags;
+    let machine = Machine {
+        hostname: "Host1".into(),
+        program_dir: "/usr/bin".into(),
+    };
+    resolve(&flags, Decoded::default(), &machine).map_err(|error| error.to_string())
+}
+
+#[test]
+fn defaults_follow_the_layout_on_disk() {
+    let settings = settle(&[]).unwrap();
+    assert_eq!(settings.node_name, "host1");
+    assert_eq!(settings.paths.root_dir, Path::new("/var/lib/hanok"));
+    assert_eq!(settings.paths.cert_dir, Path::new("/var/lib/hanok/pki"));
+    assert_eq!(settings.paths.shim, Path::new("/usr/bin/hanok-shim"));
+    assert_eq!(settings.paths.pod_logs_dir, Path::new("/var/log/pods"));
+    assert_eq!(settings.log_max_size, 10 << 20);
+    assert!(settings.without_effect.is_empty());
+}
+
+#[test]
+fn a_flag_goes_before_the_file() {
+    let settings = settle(&[
+        "--max-pods=250",
+        "--register-node=false",
+        "--anonymous-auth",
+        "--node-ip=10.0.0.1,fd00::1",
+        "--kube-reserved=cpu=100m",
+        "--system-reserved=cpu=200m,memory=1Gi",
+        "--pod-cidr=10.244.1.7/24",
+        "--cluster-dns=10.96.0.10",
+        "--container-runtime-endpoint=unix:///x",
+        "--v=4",
+    ])
+    .unwrap();
+    assert_eq!(settings.kubelet.max_pods, 250);
+    assert!(!settings.kubelet.register_node);
+    assert!(settings.kubelet.authentication.anonymous.enabled);
+    assert_eq!(settings.node_ips.len(), 2);
+    assert_eq!(settings.reserved["cpu"].to_millis(), 300);
+    assert_eq!(settings.pod_cidrs[0].to_string(), "10.244.1.0/24");
+    assert_eq!(settings.without_effect, ["--container-runtime-endpoint"]);
+}
+
+#[test]
+fn a_bad_value_is_refused_by_name_with_the_way_out() {
+    for (flag, message) in [
+        (
+            "--node-ip=10.0.0.1,10.0.0.2",
+            "--node-ip: \"10.0.0.1,10.0.0.2\": write one",
+        ),
+        (
+            "--hostname-override=a_b",
+            "--hostname-override (default: the host name): \"a_b\": ",
+        ),
+        (
+            "--node-labels=a",
+            "--node-labels: \"a\": \"a\" has no \"=\"",
+        ),
+        (
+            "--register-with-taints=a",
+            "--register-with-taints: \"a\": ",
+        ),
+        ("--kube-reserved=cpu=x", "--kube-reserved: \"cpu=x\": cpu: "),
+        (
+            "--authorization-mode=RBAC",
+            "--authorization-mode (authorization.mode): \"RBAC\": write",
+        ),
+        (
+            "--read-only-port=10255",
+            "--read-only-port (readOnlyPort): \"10255\": ",
+        ),
+        (
+            "--tls-cert-file=/c",
+            "--tls-cert-file (tlsCertFile), --tls-private-key-file: \"/c\"",
+        ),
+        ("--cluster-dns=x", "--cluster-dns (clusterDNS): \"x\": "),
+        ("--bridge-name=much-too-long-name", "--bridge-name: "),
+        (
+            "--pod-cidr=10.0.0.0",
+            "--pod-cidr (podCIDR): \"10.0.0.0\": ",
+        ),
+        (
+            "--bootstrap-kubeconfig=/b",
+            "--bootstrap-kubeconfig: \"/b\": ",
+        ),
+        (
+            "--cgroup-driver=x",
+            "--cgroup-driver (cgroupDriver): \"x\": ",
+        ),
+    ] {
+        let error = settle(&[flag]).unwrap_err();
+        assert!(error.starts_with(message), "{flag} gave {error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+}

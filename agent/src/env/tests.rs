@@ -1,0 +1,121 @@
+//! Environments of made-up containers.
+
+use super::*;
+use serde_json::json;
+
+fn referred() -> Referred {
+    let config: ConfigMap = serde_json::from_value(json!({
+        "data": {"a": "1", "b": "2", "bad=key": "x"}
+    }))
+    .unwrap();
+    let secret: Secret = serde_json::from_value(json!({
+        "data": {"token": "c2VjcmV0", "b": "c2VjcmV0LWI="}
+    }))
+    .unwrap();
+    let api: Service = serde_json::from_value(json!({
+        "metadata": {"namespace": "default", "name": "kubernetes"},
+        "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 443}]},
+    }))
+    .unwrap();
+    Referred {
+        config_maps: [("cm".into(), Some(Arc::new(config))), ("gone".into(), None)].into(),
+        secrets: [("s".into(), Some(Arc::new(secret)))].into(),
+        services: vec![Arc::new(api)],
+    }
+}
+
+fn environment(container: serde_json::Value) -> Result<BTreeMap<String, String>, EnvError> {
+    let container: Container = serde_json::from_value(container).unwrap();
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "p", "namespace": "ns"}, "spec": {"containers": []}
+    }))
+    .unwrap();
+    let list = build(&pod, &container, &NodeFacts::default(), &referred())?;
+    Ok(list.into_iter().collect())
+}
+
+#[test]
+fn what_comes_later_wins() {
+    let env = environment(json!({
+        "name": "c",
+        "envFrom": [
+            {"configMapRef": {"name": "cm"}},
+            {"secretRef": {"name": "s"}, "prefix": "P_"},
+            {"secretRef": {"name": "s"}},
+            {"configMapRef": {"name": "gone", "optional": true}},
+        ],
+        "env": [{"name": "a", "value": "mine"}, {"name": "KUBERNETES_SERVICE_PORT", "value": "1"}],
+    }))
+    .unwrap();
+    assert_eq!(env["a"], "mine");
+    assert_eq!(env["b"], "secret-b");
+    assert_eq!(env["P_token"], "secret");
+    assert_eq!(env["KUBERNETES_SERVICE_HOST"], "10.96.0.1");
+    assert_eq!(env["KUBERNETES_SERVICE_PORT"], "1");
+    assert!(!env.contains_key("bad=key"));
+}
+
+#[test]
+fn a_value_expands_what_stands_before_it() {
+    let env = environment(json!({
+        "name": "c",
+        "envFrom": [{"configMapRef": {"name": "cm"}}],
+        "env": [
+            {"name": "EARLY", "value": "$(LATE)"},
+            {"name": "LATE", "value": "$(a)-$(EARLY)-$(KUBERNETES_SERVICE_HOST)"},
+            {"name": "FROM", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "b"}}},
+            {"name": "ESCAPED", "value": "$$(FROM)"},
+            {"name": "EMPTY"},
+        ],
+    }))
+    .unwrap();
+    assert_eq!(env["EARLY"], "$(LATE)");
+    assert_eq!(env["LATE"], "1-$(LATE)-10.96.0.1");
+    assert_eq!(env["FROM"], "2");
+    assert_eq!(env["ESCAPED"], "$(FROM)");
+    assert_eq!(env["EMPTY"], "");
+}
+
+#[test]
+fn a_missing_key_is_told_in_the_kubelets_words() {
+    for (source, message) in [
+        (
+            json!({"configMapKeyRef": {"name": "cm", "key": "k"}}),
+            "couldn't find key k in ConfigMap ns/cm",
+        ),
+        (
+            json!({"secretKeyRef": {"name": "s", "key": "k"}}),
+            "couldn't find key k in Secret ns/s",
+        ),
+        (
+            json!({"fieldRef": {"fieldPath": "spec.x"}}),
+            "unsupported fieldPath: spec.x",
+        ),
+    ] {
+        let env = json!([{"name": "X", "valueFrom": source}]);
+        let error = environment(json!({"name": "c", "env": env})).unwrap_err();
+        assert_eq!(error.to_string(), message);
+    }
+}
+
+#[test]
+fn a_missing_optional_key_leaves_the_variable_out() {
+    for (name, key) in [("cm", "absent"), ("gone", "k")] {
+        let source = json!({"configMapKeyRef": {"name": name, "key": key, "optional": true}});
+        let env = json!([{"name": "X", "valueFrom": source}]);
+        let env = environment(json!({"name": "c", "env": env})).unwrap();
+        assert!(!env.contains_key("X"));
+    }
+}
+
+#[test]
+fn an_object_is_optional_only_when_every_reference_says_so() {
+    let container: Container = serde_json::from_value(json!({
+        "name": "c",
+        "envFrom": [{"configMapRef": {"name": "x", "optional": true}}],
+        "env": [{"name": "E", "valueFrom": {"configMapKeyRef": {"name": "x", "key": "k"}}}],
+    }))
+    .unwrap();
+    let found: Vec<_> = references(&container).collect();
+    assert_eq!(found, [(Kind::ConfigMap, "x", false)]);
+}
