@@ -112,6 +112,7 @@ impl Images {
         let overlay = Overlay::open(&config.root.join("snapshots/overlay"), config.limits)?;
         if let Some(_lock) = Lock::alone(&config.root)? {
             content.sweep()?;
+            store.sweep()?;
             broken.extend(overlay.sweep()?);
         }
         for path in broken {

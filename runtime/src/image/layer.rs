@@ -34,9 +34,28 @@ pub(crate) async fn bring(
     origin: &Origin,
     unpack: bool,
 ) -> Outcome {
+    let (flights, shared) = begin(core, layers, origin, unpack);
+    let outcome = try_join_all(flights).await;
+    if outcome.is_ok() || !shared {
+        return outcome.map(drop);
+    }
+    // Somebody else's attempt failed, perhaps for want of what we have: credentials, or an origin at all.
+    try_join_all(begin(core, layers, origin, unpack).0)
+        .await
+        .map(drop)
+}
+
+/// The layers' flights, and whether some were begun by others.
+fn begin(
+    core: &Arc<Core>,
+    layers: &[Layer],
+    origin: &Origin,
+    unpack: bool,
+) -> (Vec<Flight<Outcome>>, bool) {
     let diffs: Vec<Digest> = layers.iter().map(|layer| layer.diff_id).collect();
     let chain = chain_ids(&diffs);
     let mut flights: Vec<Flight<Outcome>> = Vec::new();
+    let mut shared = false;
     for (index, layer) in layers.iter().enumerate() {
         let job = Job {
             core: Arc::clone(core),
@@ -47,9 +66,11 @@ pub(crate) async fn bring(
             parent: flights.last().cloned(),
         };
         let key = (unpack, if unpack { chain[index] } else { layer.blob });
-        flights.push(core.layers.join(key, || job.run(unpack)).0);
+        let (flight, begun) = core.layers.join(key, || job.run(unpack));
+        shared |= !begun;
+        flights.push(flight);
     }
-    try_join_all(flights).await.map(drop)
+    (flights, shared)
 }
 
 /// One layer's way.

@@ -7,10 +7,11 @@ use hanok_shim::protocol::Rootfs;
 use tokio::task::spawn_blocking;
 use tracing::Instrument;
 
-use super::{ImageError, Images, describe, find, gc, layer, manifest, text_of};
+use super::gc::Lock;
+use super::{Core, ImageError, Images, describe, find, gc, layer, manifest, text_of};
 use crate::container::rootfs::{RootfsError, RootfsImage, RootfsSource};
 use crate::content::Digest;
-use crate::snapshot::{ChainId, Key, Usage, chain_ids};
+use crate::snapshot::{ChainId, Key, SnapshotError, Usage, chain_ids};
 
 impl Images {
     /// Unpacks what is not unpacked yet. Returns the chain ids, topmost first.
@@ -22,11 +23,6 @@ impl Images {
         let diffs: Vec<Digest> = record.layers.iter().map(|layer| layer.diff_id).collect();
         let mut chain = chain_ids(&diffs);
         chain.reverse();
-        let (top, core) = (chain.first().copied(), Arc::clone(&self.core));
-        let has = move |top: ChainId| core.snapshotter.usage(Key::Layer(&top)).is_ok();
-        if top.is_none_or(has) {
-            return Ok(chain);
-        }
         let span = tracing::info_span!("image.unpack", image = %record.id);
         layer::bring(&self.core, &record.layers, &None, true)
             .instrument(span)
@@ -61,6 +57,12 @@ impl Images {
     }
 
     async fn prepare_locked(&self, container: &str, image: &str) -> Result<Rootfs, ImageError> {
+        let (name, id) = (container.to_owned(), image.to_owned());
+        // The usual case, everything unpacked, takes one turn on a blocking thread.
+        let ready = self.query(move |core| prepare_unpacked(core, &name, &id));
+        if let Some(rootfs) = ready.await? {
+            return Ok(rootfs);
+        }
         let _lock = self.core.lock().await?;
         let layers = self.ensure(image).await?;
         let container = container.to_owned();
@@ -90,6 +92,20 @@ impl Images {
         let container = container.to_owned();
         self.query(move |core| Ok(core.snapshotter.remove(Key::Container(&container))?))
             .await
+    }
+}
+
+/// The root filesystem, if the image's layers are all unpacked.
+fn prepare_unpacked(core: &Core, container: &str, id: &str) -> Result<Option<Rootfs>, ImageError> {
+    let _lock = Lock::shared(&core.root)?;
+    let record = find(core, id)?.ok_or_else(|| ImageError::NotFound(id.to_owned()))?;
+    let diffs: Vec<Digest> = record.layers.iter().map(|layer| layer.diff_id).collect();
+    let mut chain = chain_ids(&diffs);
+    chain.reverse();
+    match core.snapshotter.prepare(container, &chain) {
+        Ok(()) => Ok(Some(core.snapshotter.mounts(container)?)),
+        Err(SnapshotError::MissingLayer(_)) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

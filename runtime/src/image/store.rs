@@ -6,10 +6,13 @@
 //! images/broken/…          files that could not be read, set aside at open
 //! ```
 //! Files are written durably, one at a time: record first, names after. A name whose record is missing
-//! names nothing. Other processes may write too, so nothing is cached. Everything here blocks.
+//! names nothing. Other processes may write too: what is kept in memory is checked against the directory's
+//! time at each use. Everything here blocks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -57,10 +60,17 @@ pub struct Name {
     pub image: Digest,
 }
 
+/// A directory that was changed so recently may change again with the same time: clocks of files tick.
+const SETTLED: Duration = Duration::from_millis(100);
+
+/// The names, as of a time of their directory.
+type KnownNames = Option<(SystemTime, Arc<[Name]>)>;
+
 /// The store of records and names.
 #[derive(Debug, Clone)]
 pub struct Store {
     root: PathBuf,
+    names: Arc<Mutex<KnownNames>>,
 }
 
 impl Store {
@@ -71,6 +81,7 @@ impl Store {
         }
         let store = Self {
             root: root.to_owned(),
+            names: Arc::default(),
         };
         let mut broken = store.set_aside("by-id", |path| {
             let record: Option<Record> = read(path);
@@ -92,7 +103,7 @@ impl Store {
         let mut broken = Vec::new();
         for path in self.files(dir)? {
             let name = path.file_name().unwrap_or_default();
-            if name.to_string_lossy().starts_with(".tmp-") || good(&path) {
+            if good(&path) {
                 continue;
             }
             let aside = self.root.join("broken").join(name);
@@ -102,10 +113,28 @@ impl Store {
         Ok(broken)
     }
 
+    /// Deletes what interrupted writers left. Only for a caller that knows that nobody writes.
+    pub fn sweep(&self) -> Result<(), content::ContentError> {
+        for dir in ["by-id", "refs"] {
+            let dir = self.root.join(dir);
+            let list = fs::read_dir(&dir).map_err(content::ContentError::io("list", &dir))?;
+            for entry in list.flatten() {
+                if entry.file_name().as_encoded_bytes().starts_with(b".tmp-") {
+                    remove(&entry.path())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The files of a directory, without those that somebody is writing.
     fn files(&self, dir: &str) -> Result<Vec<PathBuf>, content::ContentError> {
         let dir = self.root.join(dir);
         let list = fs::read_dir(&dir).map_err(content::ContentError::io("list", &dir))?;
-        Ok(list.flatten().map(|entry| entry.path()).collect())
+        let whole = list
+            .flatten()
+            .filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
+        Ok(whole.map(|entry| entry.path()).collect())
     }
 
     fn record_path(&self, id: &Digest) -> PathBuf {
@@ -138,13 +167,22 @@ impl Store {
     }
 
     /// Every name, in order.
-    pub fn names(&self) -> Result<Vec<Name>, content::ContentError> {
-        let mut names: Vec<Name> = self
-            .files("refs")?
-            .iter()
-            .filter_map(|path| read(path))
-            .collect();
+    pub fn names(&self) -> Result<Arc<[Name]>, content::ContentError> {
+        let changed = fs::metadata(self.root.join("refs"))
+            .and_then(|meta| meta.modified())
+            .ok();
+        let mut known = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((as_of, names)) = known.as_ref()
+            && Some(*as_of) == changed
+        {
+            return Ok(Arc::clone(names));
+        }
+        let files = self.files("refs")?;
+        let mut names: Vec<Name> = files.iter().filter_map(|path| read(path)).collect();
         names.sort_by(|a, b| a.reference.cmp(&b.reference));
+        let names: Arc<[Name]> = names.into();
+        let settled = changed.filter(|at| at.elapsed().is_ok_and(|age| age > SETTLED));
+        *known = settled.map(|at| (at, Arc::clone(&names)));
         Ok(names)
     }
 
