@@ -4,6 +4,7 @@
 //! PodUpdate ─► workers (one owner of the set) ─► worker (one task per pod UID, latest wins)
 //!     worker: desired + Observation + clock ─► actions::plan (pure) ─► sync (acts on the runtime)
 //!     worker: desired + Observation + Facts ─► status::build (pure) ─► StatusSink
+//!     prober: what runs ─► verdicts ─► worker
 //! ```
 //! Doorbells (runtime, objects, timers, finished operations) only wake a worker; it looks for itself.
 //! Everything a worker must not forget is in the runtime's records (labels, annotations) or in the pod's
@@ -19,6 +20,7 @@ pub mod hooks;
 pub mod labels;
 pub mod observation;
 pub mod probe;
+mod prober;
 pub mod resources;
 pub mod settings;
 pub mod spec;

@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use hanok_runtime::api::{
-    Container, ContainerConfig, ContainerId, ContainerState, Credentials, Error, ExecRequest,
-    ExecSession, Image, ImageService, PodSandbox, PodSandboxConfig, PodUid, Resources, Result,
-    RuntimeService, SandboxId, SandboxState,
+    Container, ContainerConfig, ContainerId, ContainerState, Credentials, Error, ExecProcess,
+    ExecRequest, ExecSession, Image, ImageService, PodSandbox, PodSandboxConfig, PodUid, Resources,
+    Result, RuntimeService, SandboxId, SandboxState,
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodStatus, Secret, Service};
 use tempfile::TempDir;
@@ -57,6 +57,8 @@ pub(crate) struct State {
     pub(crate) deaf: BTreeSet<String>,
     /// Volumes that cannot be mounted.
     pub(crate) broken_volume: Option<String>,
+    /// Exit code of every exec; none for one that hangs.
+    pub(crate) answer: Option<i32>,
     /// Why sandboxes cannot be made.
     pub(crate) broken_network: Option<String>,
     next: u32,
@@ -343,10 +345,13 @@ impl RuntimeService for Fake {
         Ok(self.state().containers.clone())
     }
 
-    async fn exec(&self, id: &ContainerId, _request: ExecRequest) -> Result<ExecSession> {
-        Err(Error::NotFound {
-            kind: "container",
-            id: id.0.clone(),
+    async fn exec(&self, _id: &ContainerId, _request: ExecRequest) -> Result<ExecSession> {
+        self.call("exec".to_owned());
+        Ok(ExecSession {
+            stdin: None,
+            stdout: Box::new(&b"the answer"[..]),
+            stderr: None,
+            process: Box::new(Process(self.state().answer)),
         })
     }
 
@@ -369,6 +374,27 @@ impl RuntimeService for Fake {
     }
 
     async fn network_ready(&self) -> std::result::Result<(), String> {
+        Ok(())
+    }
+}
+
+/// A command that has ended; or hangs, when it has no answer.
+struct Process(Option<i32>);
+
+#[async_trait]
+impl ExecProcess for Process {
+    async fn wait(&self) -> Result<i32> {
+        match self.0 {
+            Some(code) => Ok(code),
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn resize(&self, _rows: u16, _cols: u16) -> Result<()> {
+        Ok(())
+    }
+
+    async fn kill(&self) -> Result<()> {
         Ok(())
     }
 }

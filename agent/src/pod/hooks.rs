@@ -5,7 +5,7 @@ use std::time::Duration;
 use hanok_runtime::api::{self, ContainerId, ExecRequest, RuntimeService};
 use http_body_util::Empty;
 use hyper_util::rt::TokioIo;
-use k8s_openapi::api::core::v1::{Container, ExecAction, HTTPGetAction, LifecycleHandler};
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::TcpStream;
@@ -14,6 +14,8 @@ use tokio::net::TcpStream;
 const MAX_OUTPUT: u64 = 10 * 1024;
 /// How long a hook's output may lag behind its process: a child that it left behind may hold the pipe.
 const DRAIN: Duration = Duration::from_millis(200);
+/// A hook without a limit of its own is limited by who runs it; this one is never reached.
+const NO_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// As the API's documentation has it.
 const USER_AGENT: &str = "kube-lifecycle/1.37";
 
@@ -32,7 +34,7 @@ pub enum HookError {
         output: String,
     },
     /// The request failed.
-    #[error("request to {address}{path} failed: {cause}")]
+    #[error("{address}{path}: {cause}")]
     Http {
         /// Host and port.
         address: String,
@@ -41,6 +43,9 @@ pub enum HookError {
         /// Why.
         cause: String,
     },
+    /// It did not end in time.
+    #[error("command or request timed out after {}s", .0.as_secs())]
+    Timeout(Duration),
     /// The handler is of a kind that hooks do not have, or of none.
     #[error("hook has no action that this node knows (exec, httpGet over HTTP, sleep)")]
     Unsupported,
@@ -55,10 +60,11 @@ pub async fn run(
     pod_ip: &str,
 ) -> Result<(), HookError> {
     if let Some(exec) = &handler.exec {
-        return run_exec(runtime, exec, id).await;
+        let command = exec.command.clone().unwrap_or_default();
+        return run_exec(runtime, command, id, None).await;
     }
     if let Some(get) = &handler.http_get {
-        return run_http(get, container, pod_ip).await;
+        return run_http(get, container, pod_ip, USER_AGENT).await;
     }
     if let Some(sleep) = &handler.sleep {
         let seconds = u64::try_from(sleep.seconds).unwrap_or(0);
@@ -68,16 +74,20 @@ pub async fn run(
     Err(HookError::Unsupported)
 }
 
-/// Runs the command in the container.
-async fn run_exec(
+/// Runs a command in the container; past the limit it is killed.
+pub(super) async fn run_exec(
     runtime: &dyn RuntimeService,
-    exec: &ExecAction,
+    command: Vec<String>,
     id: &ContainerId,
+    limit: Option<Duration>,
 ) -> Result<(), HookError> {
     let request = ExecRequest {
-        command: exec.command.clone().unwrap_or_default(),
+        command,
         ..ExecRequest::default()
     };
+    let limit = limit.unwrap_or(NO_LIMIT);
+    let deadline = tokio::time::sleep(limit);
+    tokio::pin!(deadline);
     let session = runtime.exec(id, request).await?;
     let mut output = Vec::new();
     let mut errors = Vec::new();
@@ -101,6 +111,10 @@ async fn run_exec(
             tokio::select! {
                 code = &mut wait => break code?,
                 () = &mut read, if !drained => drained = true,
+                () = &mut deadline => {
+                    session.process.kill().await?;
+                    return Err(HookError::Timeout(limit));
+                }
             }
         };
         if !drained {
@@ -124,11 +138,12 @@ async fn drain(mut stream: Box<dyn AsyncRead + Send + Unpin>, kept: &mut Vec<u8>
     let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
 }
 
-/// Sends the request; any answer below 400 is success.
-async fn run_http(
+/// Sends the request; any answer from 200 to 399 is success. Redirects are not followed.
+pub(super) async fn run_http(
     get: &HTTPGetAction,
     container: &Container,
     pod_ip: &str,
+    user_agent: &str,
 ) -> Result<(), HookError> {
     if get.scheme.as_deref().is_some_and(|scheme| scheme != "HTTP") {
         return Err(HookError::Unsupported);
@@ -152,10 +167,16 @@ async fn run_http(
         path: path.clone(),
         cause,
     };
-    let mut request = hyper::Request::get(&path)
-        .header("Host", &address)
-        .header("User-Agent", USER_AGENT)
-        .header("Accept", "*/*");
+    let mut request = hyper::Request::get(&path).header("Accept", "*/*");
+    let own = |name: &str| {
+        let mut headers = get.http_headers.iter().flatten();
+        headers.any(|header| header.name.eq_ignore_ascii_case(name))
+    };
+    for (name, value) in [("Host", address.as_str()), ("User-Agent", user_agent)] {
+        if !own(name) {
+            request = request.header(name, value);
+        }
+    }
     for header in get.http_headers.iter().flatten() {
         request = request.header(&header.name, &header.value);
     }
@@ -175,13 +196,29 @@ async fn run_http(
         .map_err(|error| failed(error.to_string()))?
         .status();
     match status.as_u16() {
-        0..400 => Ok(()),
-        code => Err(failed(format!("HTTP status {code}"))),
+        200..400 => Ok(()),
+        code => Err(failed(format!("HTTP probe failed with statuscode: {code}"))),
+    }
+}
+
+/// Connects to a port; that it accepts is success.
+pub(super) async fn connect(host: &str, port: i32) -> Result<(), HookError> {
+    let address = match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    };
+    match TcpStream::connect(&address).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(HookError::Http {
+            address,
+            path: String::new(),
+            cause: error.to_string(),
+        }),
     }
 }
 
 /// The number of a port that may be named.
-fn port(port: &IntOrString, container: &Container) -> i32 {
+pub(super) fn port(port: &IntOrString, container: &Container) -> i32 {
     match port {
         IntOrString::Int(number) => *number,
         IntOrString::String(name) => {
@@ -214,7 +251,7 @@ mod tests {
             stream.write_all(answer.as_bytes()).await.expect("answered");
             String::from_utf8_lossy(&request[..read]).into_owned()
         };
-        tokio::join!(run_http(&get, &container, "127.0.0.1"), serve)
+        tokio::join!(run_http(&get, &container, "127.0.0.1", USER_AGENT), serve)
     }
 
     #[tokio::test]
@@ -225,6 +262,6 @@ mod tests {
         assert!(request.to_lowercase().contains("x-a: b") && request.contains(USER_AGENT));
         let (result, _) = get("HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n", json!("/")).await;
         let message = result.expect_err("refused").to_string();
-        assert!(message.ends_with("HTTP status 500"), "{message}");
+        assert!(message.ends_with("statuscode: 500"), "{message}");
     }
 }

@@ -188,6 +188,14 @@ fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
 
+/// The status of the run with that container id, in any of the lists.
+pub(super) fn status_of_run<'a>(status: &'a PodStatus, id: &str) -> Option<&'a ContainerStatus> {
+    let init = status.init_container_statuses.iter().flatten();
+    let mut all = init.chain(status.container_statuses.iter().flatten());
+    let id = format!("{}://{id}", container::RUNTIME);
+    all.find(|status| status.container_id.as_deref() == Some(id.as_str()))
+}
+
 /// The status of that name in any of the lists.
 fn status_of<'a>(status: Option<&'a PodStatus>, name: &str) -> Option<&'a ContainerStatus> {
     let status = status?;

@@ -10,6 +10,7 @@
 //! worker waits for a ring, an operation, a timer or a new form of the pod.
 
 mod operations;
+mod outcome;
 mod running;
 mod stopping;
 #[cfg(test)]
@@ -31,6 +32,7 @@ use super::directory::Slot;
 use super::files::termination;
 use super::observation::{Observation, UNKNOWN_EXIT_CODE};
 use super::probe::ProbeResults;
+use super::prober::Prober;
 use super::settings::Deps;
 use super::status::{self, Ending, Facts};
 use super::sync::chain;
@@ -100,6 +102,7 @@ pub(super) struct Worker {
     stage: Stage,
     facts: Facts,
     probes: ProbeResults,
+    prober: Prober,
     pulls: PullBackOff,
     volumes: VolumeState,
     operations: Operations,
@@ -148,6 +151,7 @@ impl Worker {
             stage: Stage::Running,
             facts,
             probes: ProbeResults::default(),
+            prober: Prober::new(),
             pulls: PullBackOff::default(),
             volumes: VolumeState::default(),
             operations: Operations::default(),
@@ -176,6 +180,7 @@ impl Worker {
                 changed = self.inbox.changed() => if changed.is_err() { return },
                 () = self.bell.notified() => {}
                 done = self.operations.next() => self.finish(done),
+                (id, verdicts) = self.prober.next(|id| self.probes.get(id)) => self.probes.set(id, verdicts),
                 () = sleep_until(timer) => {}
             }
             while let Some(done) = self.operations.try_next() {
@@ -207,6 +212,7 @@ impl Worker {
             self.next_resync = Instant::now() + jittered(RESYNC);
             self.resync();
         }
+        self.probe(&seen);
         if matches!(self.stage, Stage::Running) {
             self.turn_running(&seen);
         }
@@ -268,6 +274,17 @@ impl Worker {
             }
             _ => {}
         }
+    }
+
+    /// Probes what runs.
+    fn probe(&mut self, seen: &Observation) {
+        let last = self.last.as_ref();
+        let known = |id: &str| status::status_of_run(last?, id).cloned();
+        for (id, verdicts) in self.prober.update(&self.deps, &self.pod, seen, &known) {
+            self.probes.set(id, verdicts);
+        }
+        let exists = |id: &ContainerId| seen.records().iter().any(|record| record.id == *id);
+        self.probes.retain(exists);
     }
 
     /// Reads the termination messages of runs that have ended since the last look.
@@ -369,7 +386,7 @@ fn is_ready(status: &PodStatus) -> bool {
 }
 
 /// The duration, and up to half as much again.
-fn jittered(duration: Duration) -> Duration {
+pub(super) fn jittered(duration: Duration) -> Duration {
     use std::hash::{BuildHasher, RandomState};
     let random = RandomState::new().hash_one(0) % 1024;
     duration + duration / 2048 * u32::try_from(random).unwrap_or(0)

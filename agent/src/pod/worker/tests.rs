@@ -1,5 +1,7 @@
 //! One law per test: what a pod core does on a fake node, in paused time.
 
+mod probes;
+
 use std::time::Duration;
 
 use hanok_runtime::api::{ContainerState, PodUid};

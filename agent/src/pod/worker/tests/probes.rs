@@ -1,0 +1,112 @@
+//! Probes: what they hold back, and what they restart.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::{calls, is_ready};
+use crate::pod::fake::{Fake, Node};
+use crate::pod::sample;
+
+/// A pod `a` with these probes.
+fn pod(probes: serde_json::Value) -> k8s_openapi::api::core::v1::Pod {
+    let mut container = serde_json::json!({"name": "a", "image": "i:1"});
+    let fields = probes.as_object().expect("a map").clone();
+    container.as_object_mut().expect("a map").extend(fields);
+    sample::from(serde_json::json!({"restartPolicy": "Always", "containers": [container]}))
+}
+
+const EXEC: &str = "test";
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_ready_when_its_probe_passes_and_not_before() {
+    let node = Node::start(&Fake::new());
+    node.fake.state().answer = Some(1);
+    let probe =
+        serde_json::json!({"exec": {"command": [EXEC]}, "periodSeconds": 2, "failureThreshold": 2});
+    node.apply(&pod(serde_json::json!({"readinessProbe": probe})))
+        .await;
+    sleep(Duration::from_secs(20)).await;
+    assert!(!is_ready(&node.fake.state()));
+    let unhealthy = "Unhealthy Readiness probe failed: the answer";
+    assert!(
+        node.fake
+            .state()
+            .events
+            .iter()
+            .any(|event| event == unhealthy)
+    );
+    node.fake.state().answer = Some(0);
+    let passes = Instant::now();
+    node.until("ready", is_ready).await;
+    assert!(passes.elapsed() <= Duration::from_secs(3));
+    node.fake.state().answer = Some(1);
+    let fails = Instant::now();
+    node.until("not ready", |state| !is_ready(state)).await;
+    assert!(fails.elapsed() >= Duration::from_secs(2));
+    assert_eq!(calls(&node.fake.state(), &["start"]).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_slower_than_its_timeout_has_failed() {
+    let node = Node::start(&Fake::new());
+    let probe = serde_json::json!({"exec": {"command": [EXEC]}, "timeoutSeconds": 2, "periodSeconds": 3,
+        "failureThreshold": 3, "terminationGracePeriodSeconds": 7});
+    node.apply(&pod(serde_json::json!({"livenessProbe": probe})))
+        .await;
+    node.until("restarted", |state| calls(state, &["start"]).len() == 2)
+        .await;
+    let state = node.fake.state();
+    assert_eq!(calls(&state, &["stop"]), ["stop a 7s"]);
+    let killing = "Killing Container a failed liveness probe, will be restarted";
+    assert!(state.events.iter().any(|event| event == killing));
+    let failed = "Unhealthy Liveness probe failed: command or request timed out after 2s";
+    assert_eq!(
+        state.events.iter().filter(|event| *event == failed).count(),
+        3
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_second_run_of_a_sidecar_is_probed_and_lets_the_app_start() {
+    let node = Node::start(&Fake::new());
+    node.fake.state().answer = Some(0);
+    node.fake
+        .state()
+        .runs
+        .insert("s".into(), (Duration::from_secs(1), 1));
+    let mut pod = sample::pod("Never", &["s:sidecar"], &["a"]);
+    let probe = serde_json::json!({"exec": {"command": [EXEC]}, "initialDelaySeconds": 10});
+    let spec = pod.spec.as_mut().expect("a spec");
+    spec.init_containers.as_mut().expect("init containers")[0].startup_probe =
+        serde_json::from_value(probe).expect("a probe");
+    node.apply(&pod).await;
+    node.until("run again", |state| calls(state, &["start s"]).len() == 1)
+        .await;
+    node.fake.state().runs.clear();
+    node.until("app started", |state| {
+        !calls(state, &["start a"]).is_empty()
+    })
+    .await;
+    assert_eq!(calls(&node.fake.state(), &["start s"]).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_agent_believes_the_last_status_until_it_has_probed() {
+    let fake = Fake::new();
+    let node = Node::start(&fake);
+    fake.state().answer = Some(0);
+    let probe = serde_json::json!({"exec": {"command": [EXEC]}, "periodSeconds": 30});
+    let mut pod = pod(serde_json::json!({"readinessProbe": probe.clone(), "startupProbe": probe}));
+    node.apply(&pod).await;
+    node.until("ready", is_ready).await;
+    sleep(Duration::from_secs(300)).await;
+    node.kill().await;
+    pod.status = fake.state().statuses.last().cloned();
+    let before = fake.state().statuses.len();
+    let node = Node::start(&fake);
+    node.apply(&pod).await;
+    sleep(Duration::from_secs(120)).await;
+    assert_eq!(fake.state().statuses.len(), before);
+    assert_eq!(calls(&fake.state(), &["start"]).len(), 1);
+}
