@@ -58,6 +58,19 @@ impl PodVolumes {
     }
 }
 
+/// Whether the volume at this path holds the contents of objects. Its plugin's directory says so; containers get
+/// such a volume read-only, whatever they ask for.
+pub fn holds_objects(path: &Path) -> bool {
+    let plugin = path
+        .parent()
+        .and_then(Path::file_name)
+        .and_then(|name| name.to_str());
+    matches!(
+        plugin,
+        Some(gather::CONFIG_MAP | gather::SECRET | gather::DOWNWARD_API | gather::PROJECTED)
+    )
+}
+
 /// A name that is one plain component of a path.
 fn is_plain(name: &str) -> bool {
     let fits = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);

@@ -202,7 +202,7 @@ impl Agent {
 /// Rings pods whose objects have changed.
 async fn ring(mut changes: mpsc::UnboundedReceiver<PodUid>, pods: crate::pod::directory::Pods) {
     while let Some(uid) = changes.recv().await {
-        pods.ring(&uid);
+        pods.objects_changed(&uid);
     }
 }
 

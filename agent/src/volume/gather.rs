@@ -11,6 +11,15 @@ use crate::quantity::Amount;
 use crate::sinks::{ObjectError, Objects, TokenRequest};
 use std::sync::Arc;
 
+/// Directory of volumes from ConfigMaps.
+pub(super) const CONFIG_MAP: &str = "kubernetes.io~configmap";
+/// Directory of volumes from Secrets.
+pub(super) const SECRET: &str = "kubernetes.io~secret";
+/// Directory of volumes from the pod's own fields.
+pub(super) const DOWNWARD_API: &str = "kubernetes.io~downward-api";
+/// Directory of volumes from several sources.
+pub(super) const PROJECTED: &str = "kubernetes.io~projected";
+
 /// What is to be done for one volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Plan {
@@ -72,7 +81,7 @@ pub(super) async fn plan(
         let mode = config.default_mode.unwrap_or(DEFAULT_MODE);
         let files =
             payload::config_map(object.as_deref(), config.items.as_deref(), mode, optional)?;
-        return Ok(Plan::Files("kubernetes.io~configmap", files));
+        return Ok(Plan::Files(CONFIG_MAP, files));
     }
     if let Some(secret) = &volume.secret {
         let optional = secret.optional.unwrap_or(false);
@@ -80,18 +89,15 @@ pub(super) async fn plan(
         let object = optionally(objects.secret(source.namespace(), name).await, optional)?;
         let mode = secret.default_mode.unwrap_or(DEFAULT_MODE);
         let files = payload::secret(object.as_deref(), secret.items.as_deref(), mode, optional)?;
-        return Ok(Plan::Files("kubernetes.io~secret", files));
+        return Ok(Plan::Files(SECRET, files));
     }
     if let Some(downward) = &volume.downward_api {
         let mode = downward.default_mode.unwrap_or(DEFAULT_MODE);
         let files = payload::downward_api(pod, facts, downward.items.as_deref(), mode)?;
-        return Ok(Plan::Files("kubernetes.io~downward-api", files));
+        return Ok(Plan::Files(DOWNWARD_API, files));
     }
     if let Some(projected) = &volume.projected {
-        return Ok(Plan::Files(
-            "kubernetes.io~projected",
-            source.projected(projected).await?,
-        ));
+        return Ok(Plan::Files(PROJECTED, source.projected(projected).await?));
     }
     Err(format!(
         "volumes of kind {} are not supported by this node",

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Container, VolumeMount};
 
 use crate::env::expand::expand;
 use crate::sinks::MountedVolumes;
+use crate::volume::holds_objects;
 
 /// Where the container's volumes go. The error is what the user reads.
 pub fn volume_mounts(
@@ -64,7 +65,7 @@ fn volume_mount(
         })?,
         None => volume.clone(),
     };
-    let readonly = mount.read_only.unwrap_or(false);
+    let readonly = mount.read_only.unwrap_or(false) || holds_objects(volume);
     let container_path = match mount.mount_path.starts_with('/') {
         true => mount.mount_path.clone(),
         false => format!("/{}", mount.mount_path),
@@ -162,6 +163,20 @@ mod tests {
             )
             .is_err()
         );
+    }
+
+    #[test]
+    fn a_volume_of_an_objects_contents_is_read_only_whatever_the_container_asks_for() {
+        let mount = json!({"name": "v", "mountPath": "/d"});
+        for (path, readonly) in [
+            ("/r/pods/u/volumes/kubernetes.io~secret/v", true),
+            ("/r/pods/u/volumes/kubernetes.io~projected/v", true),
+            ("/r/pods/u/volumes/kubernetes.io~empty-dir/v", false),
+            ("/", false),
+        ] {
+            let found = mounted(mount.clone(), Path::new(path)).expect("a mount");
+            assert_eq!(found.readonly, readonly, "{path}");
+        }
     }
 
     #[test]

@@ -136,11 +136,10 @@ impl Worker {
         }
     }
 
-    /// Brings the contents of volumes up to date.
+    /// Brings the contents of volumes up to date. An agent that has found the pod running has not set them up itself,
+    /// and must refresh them all the same.
     pub(super) fn refresh_volumes(&mut self) {
-        if self.volumes.mounted.is_some() {
-            self.spawn_mount();
-        }
+        self.spawn_mount();
     }
 
     fn spawn_mount(&mut self) {
