@@ -4,7 +4,6 @@ use super::plugin::Chain;
 use super::{Inner, RunnerError};
 use crate::attachment::Attachment;
 use crate::cache::Entry;
-use crate::config::ConfigError;
 use crate::ipam;
 use crate::plugins::Verb;
 
@@ -55,11 +54,9 @@ impl Inner {
                 };
                 self.del_chain(&entry, errors).await;
             }
-            // No network of now, but there may have been one: our own pair is known by its name.
-            Err(RunnerError::Config(ConfigError::None { .. })) => {
-                errors.extend(self.del_pair(attachment).await.err());
-            }
-            Err(e) => errors.push(e),
+            // No network of now, or one that nobody can use: nothing was attached by it, else there were an entry in
+            // the cache. But there may have been another one: our own pair is known by its name.
+            Err(_) => errors.extend(self.del_pair(attachment).await.err()),
         }
         for dir in self.lease_dirs() {
             if let Err(e) = ipam::release(&dir, &attachment.id, &attachment.ifname) {

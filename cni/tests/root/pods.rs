@@ -179,6 +179,17 @@ fn root_del_frees_the_address_when_the_result_is_lost_too() {
 }
 
 #[test]
+fn root_del_of_what_was_never_attached_succeeds_while_the_configuration_is_broken() {
+    in_scratch_namespace(|rig| async move {
+        let runner =
+            rig.runner_of(r#"{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": 7}]}"#);
+        let pod = hanok_cni::Attachment::new("never", "/run/netns/hanok-cni-never");
+        runner.add(&pod).await.unwrap_err();
+        runner.del(&pod).await.unwrap();
+    });
+}
+
+#[test]
 fn root_a_container_is_attached_once() {
     in_scratch_namespace(|rig| async move {
         let runner = rig.runner();
