@@ -44,7 +44,8 @@ pub fn hanok(args: &[&str]) -> Result<Output> {
     command.output().context("run hanok")
 }
 
-/// Starts `hanok` in a network namespace with its standard output piped.
+/// Starts `hanok` in a network namespace with its standard output piped. It is interrupted after a minute; signals
+/// to the child reach it.
 ///
 /// # Errors
 /// When it cannot be started.
@@ -52,7 +53,7 @@ pub fn hanok_in(netns: &str, args: &[&str]) -> Result<Child> {
     let mut command = Command::new("nsenter");
     command
         .arg(format!("--net=/run/netns/{netns}"))
-        .arg("--")
+        .args(["--", "timeout", "--signal=INT", "60"])
         .arg(paths::hanok()?)
         .args(args);
     command

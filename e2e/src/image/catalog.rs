@@ -15,6 +15,9 @@ use crate::process::run;
 /// Debian's statically linked busybox (package busybox-static).
 const BUSYBOX: &str = "/bin/busybox";
 
+/// Changes when the same recipe is written as another layout.
+const FORMAT: &str = "2";
+
 /// What an image is made of.
 #[derive(Debug, Clone)]
 pub struct Recipe {
@@ -35,6 +38,7 @@ impl Recipe {
     /// When something that goes into it is missing.
     pub fn key(&self) -> Result<String> {
         let mut hash = Sha256::new();
+        hash.update(FORMAT);
         hash.update(self.config.to_string());
         hash.update(self.tags.join(","));
         for layer in &self.layers {

@@ -78,7 +78,7 @@ fn wrong_manifest_names_file_and_field(_: &Space<'_>) -> Result<()> {
     refuses(
         run,
         "kind: Teapot\napiVersion: v1\n",
-        &["input.yaml", "Teapot"],
+        &["input.yaml", "no pod"],
     )?;
     refuses(run, "{ not yaml", &["input.yaml"])
 }
