@@ -45,18 +45,22 @@ pub async fn keep(server: &ApiServer, holder: &Holder) {
                 tokio::time::sleep_until(started + period).await;
             }
             Ok(Err(error)) => {
-                if back_off.failures() == 3 {
-                    tracing::warn!(
-                        "cannot renew the node's lease, trying again: {}",
-                        message(&error)
-                    );
-                }
+                tell(&back_off, &message(&error));
                 back_off.wait().await;
             }
+            // The time that a wait would take is over already.
             Err(_) => {
-                tracing::warn!("no answer to the renewal of the node's lease, trying again");
+                tell(&back_off, "no answer");
+                back_off.next_wait();
             }
         }
+    }
+}
+
+/// Tells of an outage once, and then now and again.
+fn tell(back_off: &BackOff, why: &str) {
+    if back_off.failures() % 30 == 2 {
+        tracing::warn!("cannot renew the node's lease, trying again: {why}");
     }
 }
 
