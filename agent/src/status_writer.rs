@@ -5,7 +5,7 @@
 
 mod patch;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +22,9 @@ use crate::sinks::StatusSink;
 /// Requests at once. More would only queue in the server, whose CPU a node shares with others.
 const AT_ONCE: usize = 16;
 
+/// Pods that are remembered as gone: those of a few seconds at the most.
+const REMEMBERED: usize = 512;
+
 /// First and longest wait after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(7));
 
@@ -35,6 +38,8 @@ pub struct StatusWriter {
 struct Shared {
     server: ApiServer,
     slots: Mutex<HashMap<PodUid, Slot>>,
+    /// Pods that the server has just been rid of; our own watch may be a moment behind.
+    gone: Mutex<VecDeque<PodUid>>,
     permits: Semaphore,
 }
 
@@ -74,6 +79,7 @@ impl StatusWriter {
         let shared = Shared {
             server: server.clone(),
             slots: Mutex::default(),
+            gone: Mutex::default(),
             permits: Semaphore::new(AT_ONCE),
         };
         Self {
@@ -84,6 +90,9 @@ impl StatusWriter {
     /// Changes the pod's slot, and starts a task if there is work and none is at it.
     fn change(&self, pod: &Arc<Pod>, change: impl FnOnce(&mut Slot)) {
         let uid = PodUid(pod.metadata.uid.clone().unwrap_or_default());
+        if self.shared.is_gone(&uid) {
+            return;
+        }
         let start = {
             let mut slots = self.shared.slots();
             let slot = slots.entry(uid.clone()).or_insert_with(|| Slot::new(pod));
@@ -154,6 +163,21 @@ impl Shared {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The server has no such pod any more, and there is nothing left to tell it.
+    fn set_gone(&self, uid: &PodUid) {
+        self.slots().remove(uid);
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        if gone.len() >= REMEMBERED {
+            gone.pop_front();
+        }
+        gone.push_back(uid.clone());
+    }
+
+    fn is_gone(&self, uid: &PodUid) -> bool {
+        let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        gone.contains(uid)
+    }
+
     /// Takes the next thing to do; without any, the slot is idle from then on.
     fn next(&self, uid: &PodUid) -> Step {
         let mut slots = self.slots();
@@ -215,7 +239,7 @@ async fn work(shared: Arc<Shared>, uid: PodUid) {
                         false
                     }
                     Outcome::Gone => {
-                        shared.slots().remove(&uid);
+                        shared.set_gone(&uid);
                         return;
                     }
                     // Sending it again would end the same; the next change may be taken.
@@ -228,8 +252,12 @@ async fn work(shared: Arc<Shared>, uid: PodUid) {
             }
             Step::Delete(pod) => match delete(&shared, &pod).await {
                 Outcome::Later => true,
-                _ => {
+                Outcome::Refused => {
                     shared.slots().remove(&uid);
+                    return;
+                }
+                Outcome::Done | Outcome::Gone => {
+                    shared.set_gone(&uid);
                     return;
                 }
             },

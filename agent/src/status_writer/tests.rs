@@ -145,3 +145,23 @@ async fn an_ended_pod_is_deleted_after_its_last_status_and_only_when_that_is_ask
     assert_eq!(body["gracePeriodSeconds"], 0);
     assert_eq!(body["preconditions"]["uid"], "u");
 }
+
+#[tokio::test]
+async fn a_pod_that_has_been_deleted_is_not_deleted_again() {
+    let (fake, server) = Fake::start(|_| ok()).await;
+    let writer = StatusWriter::new(&server);
+    writer.terminated(&pod(true));
+    fake.until(|seen| seen.len() == 1).await;
+    let done = async {
+        while !writer.shared.is_gone(&PodUid("u".into())) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), done)
+        .await
+        .unwrap();
+    writer.publish(&pod(true), phase("Failed"));
+    writer.terminated(&pod(true));
+    assert!(writer.shared.slots().is_empty());
+    assert_eq!(fake.seen().len(), 1);
+}
