@@ -17,19 +17,19 @@ state=$PWD/target/demo
 # Names of its own, so that it disturbs no node on this machine.
 run_dir=/run/hanok-demo
 where=(--state-dir="$state/state" --run-dir="$run_dir" --bridge-name=hanok-demo0 --pod-cidr=10.86.77.0/24)
-hanok() { target/release/hanok "$@"; }
+hanok=target/release/hanok
 rm -rf "$state"
 mkdir -p "$state"
 output=$state/output
 run=
 finish() {
-    [ -z "$run" ] || kill -INT "$run" 2>/dev/null || true
+    [ -z "$run" ] || kill -TERM "$run" 2>/dev/null || true
     [ -z "$run" ] || wait "$run" || true
 }
 trap finish EXIT
 
-hanok image --state-dir="$state/state" import "$image"
-hanok run "${where[@]}" deploy/examples/hello.yaml >"$output" 2>&1 &
+$hanok image --state-dir="$state/state" import "$image"
+$hanok run "${where[@]}" deploy/examples/hello.yaml >"$output" 2>&1 &
 run=$!
 address=
 until [ -n "$address" ]; do
@@ -38,7 +38,7 @@ until [ -n "$address" ]; do
     address=$(sed -nE 's/.*ready.* ([0-9]+\.[0-9]+\.[0-9]+\.[0-9]+).*/\1/p' "$output" | head -n 1)
 done
 page=$(target/x86_64-unknown-linux-gnu/shim/hanok-testapp get "http://$address:8080/")
-kill -INT "$run"
+kill -TERM "$run"
 wait "$run" && status=0 || status=$?
 run=
 cat "$output"

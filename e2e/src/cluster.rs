@@ -96,7 +96,8 @@ impl Cluster {
             namespace: name.to_owned(),
         };
         space.kubectl(&format!("create namespace {name}"))?;
-        space.until("the service account", 20, || {
+        // The controller manager takes up to half a minute to come back to an API server that was away.
+        space.until("the service account", 60, || {
             space.kubectl("get serviceaccount default")?;
             space.kubectl("get configmap kube-root-ca.crt")
         })?;

@@ -44,7 +44,7 @@ pub fn hanok(args: &[&str]) -> Result<Output> {
     command.output().context("run hanok")
 }
 
-/// Starts `hanok` in a network namespace with its standard output piped. It is interrupted after a minute; signals
+/// Starts `hanok` in a network namespace with its output piped. It is interrupted after a minute; signals
 /// to the child reach it.
 ///
 /// # Errors
@@ -59,6 +59,7 @@ pub fn hanok_in(netns: &str, args: &[&str]) -> Result<Child> {
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .context("run hanok")
 }
