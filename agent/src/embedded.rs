@@ -1,6 +1,7 @@
 //! The runtime in this process: images, network and runtime, opened together and locked against another agent.
 
-use std::fs::{File, TryLockError};
+use std::fs::{DirBuilder, File, TryLockError};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -51,10 +52,13 @@ pub async fn open(
     registries: RegistryConfig,
     network: NetworkOptions,
 ) -> anyhow::Result<Embedded> {
-    for program in [&places.shim, &places.pause] {
+    for (flag, program) in [
+        ("--shim-path", &places.shim),
+        ("--pause-path", &places.pause),
+    ] {
         if !program.is_file() {
             bail!(
-                "{}: no such program; it is built beside hanok",
+                "{}: no such program: give its place by {flag}",
                 program.display()
             );
         }
@@ -95,9 +99,14 @@ pub fn remove_lock(dir: &Path) {
     let _ = std::fs::remove_file(dir.join(LOCK));
 }
 
-/// Takes a directory for this process, and makes it when it is absent.
+/// Takes a directory for this process, and makes it when it is absent. Two agents in one would take each other's pods
+/// for orphans.
 fn lock(dir: &Path) -> anyhow::Result<File> {
-    std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .with_context(|| format!("cannot create {}", dir.display()))?;
     let path = dir.join(LOCK);
     let file = File::options()
         .create(true)
@@ -116,5 +125,21 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
         Err(TryLockError::Error(error)) => {
             Err(error).with_context(|| format!("cannot lock {}", path.display()))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_agent_is_kept_out_of_the_same_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let run_dir = dir.path().join("run");
+        let first = lock(&run_dir).unwrap();
+        let refused = lock(&run_dir).unwrap_err().to_string();
+        assert!(refused.contains("another hanok works in"), "{refused}");
+        drop(first);
+        lock(&run_dir).unwrap();
     }
 }

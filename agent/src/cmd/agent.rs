@@ -119,7 +119,7 @@ impl Agent {
             settings.kubelet.event_burst,
         );
         let events = ApiEvents::start(&server, &settings.node_name, qps, burst);
-        facts.handlers = assembled.runtime.handlers();
+        facts.handlers = assembled.embedded.runtime.handlers();
         Self {
             settings,
             server,
@@ -172,8 +172,8 @@ impl Agent {
         let root = &self.settings.paths.root_dir;
         let volumes = PodVolumes::new(root, objects.clone(), parts::node_facts(&self.facts));
         Ok(Deps {
-            runtime: self.assembled.runtime.clone(),
-            images: Arc::new(self.assembled.images.clone()),
+            runtime: self.assembled.embedded.runtime.clone(),
+            images: self.assembled.embedded.images.clone(),
             status: Arc::new(StatusWriter::new(&self.server)),
             events: Arc::new(self.events.clone()),
             objects,
@@ -190,9 +190,9 @@ impl Agent {
         NodeKeeper {
             server: self.server.clone(),
             facts: self.facts.clone(),
-            runtime: self.assembled.runtime.clone(),
+            runtime: self.assembled.embedded.runtime.clone(),
             network: self.assembled.network.clone(),
-            images: Arc::new(self.assembled.images.clone()),
+            images: self.assembled.embedded.images.clone(),
             events: self.events.clone(),
             changed: self.node_changed.clone(),
         }

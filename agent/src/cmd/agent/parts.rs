@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use crate::assembly::{Assembled, Machinery};
 use crate::client::ApiServer;
 use crate::config::Settings;
+use crate::embedded::Places;
 use crate::env::field::NodeFacts;
 use crate::node::machine;
 use crate::node::status::Facts;
@@ -24,17 +25,19 @@ const RESOLVE: Duration = Duration::from_secs(5);
 pub(super) fn machinery(settings: &Settings) -> Machinery {
     let paths = &settings.paths;
     Machinery {
-        state_dir: paths.state_dir.clone(),
-        run_dir: paths.run_dir.clone(),
-        netns_dir: paths.netns_dir.clone(),
+        places: Places {
+            state_dir: paths.state_dir.clone(),
+            run_dir: paths.run_dir.clone(),
+            netns_dir: paths.netns_dir.clone(),
+            cgroup_root: settings.kubelet.cgroup_root.clone(),
+            seccomp_dir: seccomp_dir(settings),
+            shim: paths.shim.clone(),
+            pause: paths.pause.clone(),
+        },
         cni_conf_dir: paths.cni_conf_dir.clone(),
         cni_bin_dir: paths.cni_bin_dir.clone(),
         bridge: settings.bridge_name.clone(),
         non_masquerade_cidrs: settings.non_masquerade_cidrs.clone(),
-        cgroup_root: settings.kubelet.cgroup_root.clone(),
-        seccomp_root: seccomp_dir(settings),
-        shim: paths.shim.clone(),
-        pause: paths.pause.clone(),
         registry_config: paths.registry_config.clone(),
         plain_http_registries: settings.plain_http_registries.clone(),
     }
@@ -168,7 +171,7 @@ pub(super) fn server_deps(
 ) -> server::Deps {
     let client = api.requests.clone();
     server::Deps {
-        runtime: assembled.runtime.clone(),
+        runtime: assembled.embedded.runtime.clone(),
         pods: Arc::new(pods),
         reviewer: Arc::new(server::ApiReviewer::new(move || client.clone())),
         health: Arc::new(|| Ok(())),
