@@ -23,6 +23,8 @@ pub(crate) async fn create(
     sandbox: &SandboxId,
     config: ContainerConfig,
 ) -> Result<ContainerId> {
+    // It is started in a moment.
+    core.warm_up();
     let id = ContainerId(
         record::new_id().map_err(|error| Error::Internal(format!("cannot make an id: {error}")))?,
     );

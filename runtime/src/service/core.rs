@@ -99,7 +99,7 @@ impl Core {
         }
     }
 
-    /// Starts the v1 grace period early, beside the network: see [`Cgroups::warm_up`].
+    /// Starts the v1 grace period early, beside the network or the container's files: see [`Cgroups::warm_up`].
     pub(crate) fn warm_up(self: &Arc<Self>) {
         if !self.cgroups.is_v2() {
             let core = self.clone();
