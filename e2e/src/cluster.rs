@@ -2,20 +2,26 @@
 //!
 //! The cluster is the lab's, or any that a kubeconfig names; stories that need the lab ask for it.
 
-use std::io::Write as _;
+mod kubectl;
+mod observed;
+
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{Api, ListParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use serde_json::Value;
 
 use crate::lab::Lab;
 use crate::paths;
+
+pub use observed::{
+    condition, container, container_id, describe, ended, ip, is_ready, is_running, name, phase,
+    restarts, waiting,
+};
 
 /// How often a condition is looked at; a look costs the API server about a millisecond.
 const LOOK: Duration = Duration::from_millis(50);
@@ -96,8 +102,7 @@ impl Cluster {
             namespace: name.to_owned(),
         };
         space.kubectl(&format!("create namespace {name}"))?;
-        // The controller manager takes up to half a minute to come back to an API server that was away.
-        space.until("the service account", 60, || {
+        space.until("the service account", 30, || {
             space.kubectl("get serviceaccount default")?;
             space.kubectl("get configmap kube-root-ca.crt")
         })?;
@@ -148,81 +153,6 @@ impl Space<'_> {
     /// The namespace's name.
     pub fn name(&self) -> &str {
         &self.namespace
-    }
-
-    /// Applies a manifest, with `REGISTRY` in it replaced.
-    ///
-    /// # Errors
-    /// When kubectl fails.
-    pub fn apply(&self, manifest: &Value) -> Result<()> {
-        let text = manifest
-            .to_string()
-            .replace("REGISTRY", &self.cluster.registry);
-        let mut command = self.command("apply -f -")?;
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = command.spawn()?;
-        child
-            .stdin
-            .take()
-            .context("stdin of kubectl")?
-            .write_all(text.as_bytes())?;
-        succeeded("apply", child.wait_with_output()?).map(drop)
-    }
-
-    /// Runs kubectl in this namespace and returns what it prints. The line is split at blanks.
-    ///
-    /// # Errors
-    /// When it fails, with what it wrote to standard error.
-    pub fn kubectl(&self, line: &str) -> Result<String> {
-        succeeded(line, self.command(line)?.output()?)
-    }
-
-    /// Runs kubectl with what has blanks after `--`, e.g. a command for exec.
-    ///
-    /// # Errors
-    /// When it fails.
-    pub fn kubectl_with(&self, line: &str, rest: &[&str]) -> Result<String> {
-        succeeded(line, self.command(line)?.args(rest).output()?)
-    }
-
-    /// Runs kubectl, which is to fail, and returns its exit code and standard error.
-    ///
-    /// # Errors
-    /// When it succeeds.
-    pub fn kubectl_fails(&self, line: &str, rest: &[&str]) -> Result<(i32, String)> {
-        let output = self.command(line)?.args(rest).output()?;
-        let out = String::from_utf8_lossy(&output.stdout);
-        ensure!(
-            !output.status.success(),
-            "kubectl {line} {rest:?} succeeded: {out}"
-        );
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        Ok((output.status.code().unwrap_or(-1), errors))
-    }
-
-    /// Starts kubectl with its output piped, for `logs -f` and the like.
-    ///
-    /// # Errors
-    /// When it cannot be started.
-    pub fn kubectl_streams(&self, line: &str) -> Result<Child> {
-        let mut command = self.command(line)?;
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        Ok(command.spawn()?)
-    }
-
-    fn command(&self, line: &str) -> Result<Command> {
-        let mut command = self.cluster.kubectl()?;
-        command
-            .arg("--namespace")
-            .arg(&self.namespace)
-            .args(line.split_whitespace());
-        Ok(command)
     }
 
     /// A pod as the API has it.
@@ -394,116 +324,4 @@ impl Space<'_> {
     {
         Api::namespaced(self.cluster.client.clone(), &self.namespace)
     }
-}
-
-fn succeeded(line: &str, output: Output) -> Result<String> {
-    if !output.status.success() {
-        bail!(
-            "kubectl {line}: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-    }
-    Ok(String::from_utf8(output.stdout)?)
-}
-
-/// A pod's phase.
-pub fn phase(pod: &Pod) -> &str {
-    pod.status
-        .as_ref()
-        .and_then(|s| s.phase.as_deref())
-        .unwrap_or_default()
-}
-
-/// Whether the pod's Ready condition is True.
-pub fn is_ready(pod: &Pod) -> bool {
-    condition(pod, "Ready") == "True"
-}
-
-/// The status of a condition, "" when the pod has none of this type.
-pub fn condition<'a>(pod: &'a Pod, kind: &str) -> &'a str {
-    let conditions = pod
-        .status
-        .iter()
-        .flat_map(|s| s.conditions.iter().flatten());
-    conditions
-        .filter(|c| c.type_ == kind)
-        .map(|c| c.status.as_str())
-        .next()
-        .unwrap_or_default()
-}
-
-/// The pod's address.
-pub fn ip(pod: &Pod) -> &str {
-    pod.status
-        .as_ref()
-        .and_then(|s| s.pod_ip.as_deref())
-        .unwrap_or_default()
-}
-
-/// A pod's name.
-pub fn name(pod: &Pod) -> &str {
-    pod.metadata.name.as_deref().unwrap_or_default()
-}
-
-/// The status of a container or init container by name.
-pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
-    let status = pod.status.as_ref()?;
-    let lists = [&status.init_container_statuses, &status.container_statuses];
-    lists
-        .into_iter()
-        .flatten()
-        .flatten()
-        .find(|c| c.name == name)
-}
-
-/// How often a container was restarted.
-pub fn restarts(pod: &Pod, name: &str) -> i32 {
-    container(pod, name).map_or(-1, |c| c.restart_count)
-}
-
-/// Id of a container, to tell whether it is still the same.
-pub fn container_id<'a>(pod: &'a Pod, name: &str) -> &'a str {
-    container(pod, name)
-        .and_then(|c| c.container_id.as_deref())
-        .unwrap_or_default()
-}
-
-/// The reason that a container waits for, "" when it does not wait.
-pub fn waiting<'a>(pod: &'a Pod, name: &str) -> &'a str {
-    let state = container(pod, name).and_then(|c| c.state.as_ref());
-    state
-        .and_then(|s| s.waiting.as_ref())
-        .and_then(|w| w.reason.as_deref())
-        .unwrap_or_default()
-}
-
-/// Exit code and reason of a container's end: of its present state, or of the last one when it runs again.
-pub fn ended<'a>(pod: &'a Pod, name: &str) -> Option<(i32, &'a str)> {
-    let status = container(pod, name)?;
-    let now = status.state.as_ref().and_then(|s| s.terminated.as_ref());
-    let last = status
-        .last_state
-        .as_ref()
-        .and_then(|s| s.terminated.as_ref());
-    let terminated = now.or(last)?;
-    Some((
-        terminated.exit_code,
-        terminated.reason.as_deref().unwrap_or_default(),
-    ))
-}
-
-/// Whether a container runs.
-pub fn is_running(pod: &Pod, name: &str) -> bool {
-    let state = container(pod, name).and_then(|c| c.state.as_ref());
-    state.is_some_and(|s| s.running.is_some())
-}
-
-/// A pod and its status in a line, for messages.
-pub fn describe(pod: &Pod) -> String {
-    let status = serde_json::to_string(&pod.status).unwrap_or_default();
-    format!(
-        "{} on {:?}: {status}",
-        name(pod),
-        pod.spec.as_ref().and_then(|s| s.node_name.as_deref())
-    )
 }

@@ -24,6 +24,7 @@ mod registry;
 mod topology;
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -65,19 +66,20 @@ impl Lab {
         }
     }
 
-    /// The lab that `HANOK_LAB` names, or else the given one.
+    /// The lab that `HANOK_LAB` names, or else the first from this number on that is nobody else's.
     ///
     /// # Errors
-    /// When the variable is not a number below 256.
-    pub fn from_env(default: u8) -> Result<Self> {
+    /// When the variable is not a number below 256, or every lab is somebody's.
+    pub fn from_env(first: u8) -> Result<Self> {
         match std::env::var("HANOK_LAB") {
-            Ok(text) => {
-                let number = text
-                    .parse()
-                    .with_context(|| format!("HANOK_LAB={text:?}"))?;
-                Ok(Self::new(number))
+            Ok(text) => Ok(Self::new(
+                text.parse()
+                    .with_context(|| format!("HANOK_LAB={text:?}"))?,
+            )),
+            Err(_) => {
+                let mut labs = (first..=u8::MAX).map(Self::new);
+                labs.find(Self::is_free).context("every lab is in use")
             }
-            Err(_) => Ok(Self::new(default)),
         }
     }
 
@@ -161,6 +163,7 @@ impl Lab {
             "a lab needs root: it makes network namespaces"
         );
         self.down()?;
+        self.claim()?;
         fs::create_dir_all(&self.dir)?;
         cgroup::remember(self)?;
         topology::create(self)?;
@@ -176,7 +179,42 @@ impl Lab {
     /// # Errors
     /// With everything that could not be removed.
     pub fn down(&self) -> Result<()> {
+        self.check_owner()?;
         down::down(self)
+    }
+
+    /// Names the lab's directory as the one that its number belongs to, for whoever else has a copy of this workspace.
+    fn claim(&self) -> Result<()> {
+        fs::create_dir_all(self.run_dir())?;
+        match fs::File::options()
+            .write(true)
+            .create_new(true)
+            .open(self.owner_file())
+        {
+            Ok(mut file) => Ok(write!(file, "{}", self.dir.display())?),
+            Err(_) => self.check_owner(),
+        }
+    }
+
+    /// Whether nobody else uses the number: it is unused, or belongs to this copy of the workspace.
+    fn is_free(&self) -> bool {
+        let used =
+            Path::new("/run/netns").join(self.netns("cp")).exists() || self.run_dir().exists();
+        !used || (self.owner_file().exists() && self.check_owner().is_ok())
+    }
+
+    fn check_owner(&self) -> Result<()> {
+        let owner = fs::read_to_string(self.owner_file()).unwrap_or_default();
+        ensure!(
+            owner.is_empty() || Path::new(&owner) == self.dir,
+            "{} belongs to {owner}; choose another number by HANOK_LAB",
+            self.prefix()
+        );
+        Ok(())
+    }
+
+    fn owner_file(&self) -> PathBuf {
+        self.run_dir().join("owner")
     }
 
     /// Starts the named nodes at once, waits until they are ready and makes their pods reachable.
@@ -206,7 +244,7 @@ impl Lab {
     /// # Errors
     /// When it does not become ready.
     pub fn start_api_server(&self) -> Result<()> {
-        control_plane::start_api_server(self)
+        control_plane::restart_api_server(self)
     }
 
     /// Starts the API server again when a story has stopped it, and lets the registry go on.

@@ -14,9 +14,9 @@ use hanok_e2e::{bench, image};
 #[derive(Debug, Parser)]
 #[command(name = "hanok-lab")]
 struct Cli {
-    /// Number of the lab, 0 to 255; labs of different numbers live side by side.
-    #[arg(long, env = "HANOK_LAB", default_value_t = 0)]
-    lab: u8,
+    /// Number of the lab, 0 to 255; labs of different numbers live side by side [default: 0; bench takes a free one]
+    #[arg(long, env = "HANOK_LAB")]
+    lab: Option<u8>,
     #[command(subcommand)]
     command: Command,
 }
@@ -64,7 +64,10 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<()> {
-    let lab = Lab::new(cli.lab);
+    let lab = match (cli.lab, &cli.command) {
+        (None, Command::Bench(_)) => Lab::from_env(1)?,
+        (number, _) => Lab::new(number.unwrap_or(0)),
+    };
     match cli.command {
         Command::Up { nodes } => up(&lab, &nodes),
         Command::Down => lab.down(),

@@ -12,7 +12,7 @@ use crate::cluster::{Cluster, Space};
 use crate::lab::{Lab, NODES};
 use crate::leak;
 
-/// The lab's number when none is asked for: not that of `make cluster-up`, so that both may run.
+/// The first number for a lab when none is asked for: not that of `make cluster-up`, so that both may run.
 const LAB: u8 = 1;
 
 /// What a story plays on.

@@ -92,17 +92,7 @@ pub(super) fn create_identities(lab: &Lab) -> Result<()> {
 pub(super) fn start(lab: &Lab) -> Result<()> {
     spawn(lab, ETCD, etcd_flags(lab))?;
     start_api_server(lab)?;
-    spawn(lab, CONTROLLER_MANAGER, controller_manager_flags(lab))?;
-    let kubeconfig = lab.kubeconfig(SCHEDULER).display().to_string();
-    let flags = [
-        ("kubeconfig", kubeconfig),
-        ("leader-elect", "false".to_owned()),
-    ];
-    spawn(
-        lab,
-        SCHEDULER,
-        flags.map(|(k, v)| format!("--{k}={v}")).to_vec(),
-    )?;
+    start_controllers(lab)?;
     apply_bootstrap(lab)?;
     // Pods are refused in a namespace that has no service account yet.
     wait_for(
@@ -116,8 +106,34 @@ pub(super) fn start(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
+fn start_controllers(lab: &Lab) -> Result<()> {
+    spawn(lab, CONTROLLER_MANAGER, controller_manager_flags(lab))?;
+    let kubeconfig = lab.kubeconfig(SCHEDULER).display().to_string();
+    let flags = [
+        ("kubeconfig", kubeconfig),
+        ("leader-elect", "false".to_owned()),
+    ];
+    spawn(
+        lab,
+        SCHEDULER,
+        flags.map(|(k, v)| format!("--{k}={v}")).to_vec(),
+    )?;
+    Ok(())
+}
+
+/// Starts the API server again. The controllers begin anew as well: by themselves they come back up to a minute later,
+/// and no story is about that.
+pub(super) fn restart_api_server(lab: &Lab) -> Result<()> {
+    start_api_server(lab)?;
+    for name in [CONTROLLER_MANAGER, SCHEDULER] {
+        lab.processes()
+            .stop(name, Signal::KILL, Duration::from_secs(10))?;
+    }
+    start_controllers(lab)
+}
+
 /// Starts the API server and waits until it is ready.
-pub(super) fn start_api_server(lab: &Lab) -> Result<()> {
+fn start_api_server(lab: &Lab) -> Result<()> {
     fs::write(lab.dir().join("audit-policy.yaml"), audit::POLICY)?;
     spawn(lab, API_SERVER, api_server_flags(lab))?;
     let ready = wait_for("the API server", Duration::from_secs(60), || {
