@@ -25,18 +25,21 @@ fn crash_loop_waits_ten_seconds_and_then_twenty(space: &Space<'_>) -> Result<()>
         &["BackOff", "Back-off restarting failed container main"],
         20,
     )?;
-    let mut pauses = Vec::new();
-    for restart in [2, 3] {
-        let pod = space.until_pod("crash", "restarted", 45, |p| {
-            cluster::restarts(p, "main") == restart && pause(p).is_some()
+    // Each run is read in the back-off that follows it, which lasts; the run itself is over in a moment.
+    let mut runs = Vec::new();
+    for restart in 1..=3 {
+        let pod = space.until_pod("crash", "in back-off again", 45, |p| {
+            cluster::restarts(p, "main") == restart
+                && cluster::waiting(p, "main") == "CrashLoopBackOff"
         })?;
         ensure!(
             cluster::ended(&pod, "main") == Some((3, "Error")),
             "{}",
             cluster::describe(&pod)
         );
-        pauses.push(pause(&pod).context("no times")?);
+        runs.push(last_run(&pod).context("no times")?);
     }
+    let pauses: Vec<i64> = runs.windows(2).map(|run| run[1].0 - run[0].1).collect();
     // The status has whole seconds.
     ensure!(
         (9..=12).contains(&pauses[0]) && (19..=22).contains(&pauses[1]),
@@ -45,23 +48,12 @@ fn crash_loop_waits_ten_seconds_and_then_twenty(space: &Space<'_>) -> Result<()>
     Ok(())
 }
 
-/// Seconds between the end of the last run and the start of this one, of which either may be over.
-fn pause(pod: &k8s_openapi::api::core::v1::Pod) -> Option<i64> {
+/// Start and end of the last run, in seconds since the epoch.
+fn last_run(pod: &k8s_openapi::api::core::v1::Pod) -> Option<(i64, i64)> {
     let status = cluster::container(pod, "main")?;
-    let last = status
-        .last_state
-        .as_ref()?
-        .terminated
-        .as_ref()?
-        .finished_at
-        .as_ref()?;
-    let state = status.state.as_ref()?;
-    let started = match (&state.running, &state.terminated) {
-        (Some(running), _) => running.started_at.as_ref()?,
-        (None, Some(ended)) => ended.started_at.as_ref()?,
-        (None, None) => return None,
-    };
-    Some(started.0.as_second() - last.0.as_second())
+    let last = status.last_state.as_ref()?.terminated.as_ref()?;
+    let (started, finished) = (last.started_at.as_ref()?, last.finished_at.as_ref()?);
+    Some((started.0.as_second(), finished.0.as_second()))
 }
 
 fn exit_codes_and_phases_follow_the_restart_policy(space: &Space<'_>) -> Result<()> {
