@@ -28,6 +28,8 @@ pub struct Request {
     pub code: u16,
     /// The agent's name for itself.
     pub user_agent: String,
+    /// Reasons that the server gives beside the status, e.g. `NamespaceTerminating`.
+    pub causes: Vec<String>,
 }
 
 impl Request {
@@ -74,16 +76,33 @@ struct User {
 struct Status {
     #[serde(default)]
     code: u16,
+    #[serde(default)]
+    details: Details,
+}
+
+#[derive(Deserialize, Default)]
+struct Details {
+    #[serde(default)]
+    causes: Vec<Cause>,
+}
+
+#[derive(Deserialize)]
+struct Cause {
+    #[serde(default)]
+    reason: String,
 }
 
 impl Entry {
     fn into_request(self) -> Request {
+        let status = self.response_status;
+        let (code, causes) = status.map_or((0, Vec::new()), |s| (s.code, s.details.causes));
         Request {
             user: self.user.username,
             verb: self.verb,
             uri: self.request_uri,
-            code: self.response_status.map_or(0, |s| s.code),
+            code,
             user_agent: self.user_agent,
+            causes: causes.into_iter().map(|cause| cause.reason).collect(),
         }
     }
 }
