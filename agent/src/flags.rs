@@ -159,6 +159,18 @@ pub struct ServingFlags {
 /// Pods and their surroundings.
 #[derive(Debug, Clone, Default, Args)]
 pub struct PodFlags {
+    /// Directory or file with the manifests of static pods
+    #[arg(long, value_name = "PATH")]
+    pub pod_manifest_path: Option<String>,
+    /// Where manifests of static pods are fetched from
+    #[arg(long, value_name = "URL")]
+    pub manifest_url: Option<String>,
+    /// Headers of the request for them
+    #[arg(long, value_name = "NAME:VALUE,...")]
+    pub manifest_url_header: Option<String>,
+    /// Sysctls that pods may set beyond the safe ones; patterns end in *
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub allowed_unsafe_sysctls: Vec<String>,
     /// DNS servers of the cluster
     #[arg(long, value_name = "IP,...")]
     pub cluster_dns: Option<String>,
@@ -220,9 +232,6 @@ pub struct IgnoredFlags {
     pub eviction_hard: Option<String>,
     #[arg(long, hide = true)]
     /// Not acted on.
-    pub pod_manifest_path: Option<String>,
-    #[arg(long, hide = true)]
-    /// Not acted on.
     pub cloud_provider: Option<String>,
     #[arg(long, hide = true)]
     /// Not acted on.
@@ -263,7 +272,6 @@ impl IgnoredFlags {
             ("--kubelet-cgroups", &self.kubelet_cgroups),
             ("--feature-gates", &self.feature_gates),
             ("--eviction-hard", &self.eviction_hard),
-            ("--pod-manifest-path", &self.pod_manifest_path),
             ("--cloud-provider", &self.cloud_provider),
             (
                 "--image-credential-provider-config",

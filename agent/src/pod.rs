@@ -11,6 +11,7 @@
 //! status, so that a new agent goes on where a killed one was.
 
 pub mod actions;
+pub mod admit;
 pub mod back_off;
 pub mod config;
 pub mod credentials;

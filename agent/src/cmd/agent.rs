@@ -21,9 +21,10 @@ use crate::events::ApiEvents;
 use crate::flags::Flags;
 use crate::lease::{self, Holder};
 use crate::node::status::Facts;
+use crate::node::view::ClusterNode;
 use crate::node::{self, NodeKeeper, Periods, machine};
 use crate::objects::{ApiObjects, ApiRuntimeClasses};
-use crate::pod::settings::{AdmitLinux, Clock, Deps};
+use crate::pod::settings::{Clock, Deps};
 use crate::pod::workers;
 use crate::sinks::EventKind;
 use crate::status_writer::StatusWriter;
@@ -136,23 +137,31 @@ impl Agent {
         let (updates, desired) = mpsc::channel(UPDATES);
         let (changed, changes) = mpsc::unbounded_channel();
         let objects = Arc::new(ApiObjects::new(&self.server, changed));
-        let (pods, owner) = workers::start(self.deps(objects)?, desired);
+        let (node, seen) = watch::channel(None);
+        let (pods, owner) = workers::start(self.deps(objects, seen.clone())?, desired);
         let api = server::Server::bind(
             server::ServerConfig::from_settings(&self.settings, &self.facts.ips),
             parts::server_deps(&self.settings, &self.server, &self.assembled, pods.clone()),
         )?;
         tokio::spawn(ring(changes, pods));
-        let (node, seen) = watch::channel(None);
         if self.settings.pod_cidrs.is_empty() {
             let (network, changed) = (self.assembled.network.clone(), self.node_changed.clone());
             tokio::spawn(follow_network(seen.clone(), network, changed));
         }
-        tokio::spawn(keep_node(self.keeper(), self.settings.clone(), seen));
+        tokio::spawn(keep_node(
+            self.keeper(),
+            self.settings.clone(),
+            seen.clone(),
+        ));
         let (api_server, name) = (self.server.clone(), self.settings.node_name.clone());
         tokio::spawn(async move { node::follow(&api_server, &name, node).await });
         let (api_server, name) = (self.server.clone(), self.settings.node_name.clone());
+        let mut seen = seen;
         let source = tokio::spawn(async move {
-            source::api::watch(&api_server, &name, updates).await;
+            // Pods are judged by the node's labels, which only the server knows.
+            if seen.wait_for(Option::is_some).await.is_ok() {
+                source::api::watch(&api_server, &name, updates).await;
+            }
         });
         tracing::info!(node = self.settings.node_name, server = %self.server.url, "hanok agent runs");
         self.events
@@ -168,7 +177,11 @@ impl Agent {
     }
 
     /// Everybody that pod workers talk to.
-    fn deps(&self, objects: Arc<ApiObjects>) -> anyhow::Result<Deps> {
+    fn deps(
+        &self,
+        objects: Arc<ApiObjects>,
+        seen: watch::Receiver<Option<Arc<Node>>>,
+    ) -> anyhow::Result<Deps> {
         let root = &self.settings.paths.root_dir;
         let volumes = PodVolumes::new(root, objects.clone(), parts::node_facts(&self.facts));
         Ok(Deps {
@@ -179,7 +192,11 @@ impl Agent {
             objects,
             volumes: Arc::new(volumes),
             classes: Arc::new(ApiRuntimeClasses::new(&self.server)),
-            admission: Arc::new(AdmitLinux),
+            admission: Arc::new(ClusterNode {
+                facts: self.facts.clone(),
+                seen,
+                unsafe_sysctls: self.settings.kubelet.allowed_unsafe_sysctls.clone(),
+            }),
             timeline: self.timeline.clone(),
             settings: Arc::new(parts::pod_settings(&self.settings, &self.facts)?),
             clock: Clock::wall(),

@@ -190,10 +190,8 @@ mod tests {
             Duration::from_secs(120)
         );
         assert_eq!(decoded.config.cluster_dns, ["10.96.0.10"]);
-        assert_eq!(
-            decoded.without_effect,
-            ["rotateCertificates", "staticPodPath"]
-        );
+        assert_eq!(decoded.config.static_pod_path, "/etc/kubernetes/manifests");
+        assert_eq!(decoded.without_effect, ["rotateCertificates"]);
     }
 
     #[test]

@@ -112,6 +112,22 @@ pub struct KubeletConfiguration {
     pub node_status_max_images: i32,
     /// `exec`, `attach`, `logs` and the like are served.
     pub enable_debugging_handlers: bool,
+    /// Sysctls that pods may set beyond the safe ones; patterns end in `*`.
+    pub allowed_unsafe_sysctls: Vec<String>,
+    /// Directory or file with the manifests of static pods; empty for none.
+    pub static_pod_path: String,
+    /// How often it is read without anybody having told of a change.
+    #[serde(serialize_with = "go_duration", deserialize_with = "positive::<_, 20>")]
+    pub file_check_frequency: Duration,
+    /// Where manifests of static pods are fetched from; empty for none.
+    #[serde(rename = "staticPodURL")]
+    pub static_pod_url: String,
+    /// Headers of the request for them.
+    #[serde(rename = "staticPodURLHeader")]
+    pub static_pod_url_header: BTreeMap<String, Vec<String>>,
+    /// How often they are fetched.
+    #[serde(serialize_with = "go_duration", deserialize_with = "positive::<_, 20>")]
+    pub http_check_frequency: Duration,
 }
 
 impl Default for KubeletConfiguration {
@@ -157,6 +173,12 @@ impl Default for KubeletConfiguration {
             enable_controller_attach_detach: true,
             node_status_max_images: 50,
             enable_debugging_handlers: true,
+            allowed_unsafe_sysctls: Vec::new(),
+            static_pod_path: String::new(),
+            file_check_frequency: Duration::from_secs(20),
+            static_pod_url: String::new(),
+            static_pod_url_header: BTreeMap::new(),
+            http_check_frequency: Duration::from_secs(20),
         }
     }
 }

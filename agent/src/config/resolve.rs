@@ -10,6 +10,7 @@ use super::decode::Decoded;
 use super::kubelet::KubeletConfiguration;
 use super::{ConfigError, Machine, Paths, Settings, text};
 use crate::flags::Flags;
+use crate::pod::admit::check_pattern;
 use crate::quantity::Amount;
 
 /// Lays the flags over the file and checks every value.
@@ -82,6 +83,17 @@ fn overlay(flags: &Flags, config: &mut KubeletConfiguration) -> Result<(), Confi
         pods.cgroup_driver => config.cgroup_driver;
         pods.fail_swap_on => config.fail_swap_on;
         pods.pod_cidr => config.pod_cidr;
+        pods.pod_manifest_path => config.static_pod_path;
+        pods.manifest_url => config.static_pod_url;
+    }
+    if !pods.allowed_unsafe_sysctls.is_empty() {
+        config
+            .allowed_unsafe_sysctls
+            .clone_from(&pods.allowed_unsafe_sysctls);
+    }
+    let headers = pods.manifest_url_header.as_deref();
+    if let Some(headers) = parsed("--manifest-url-header", headers, text::headers)? {
+        config.static_pod_url_header = headers;
     }
     if let Some(servers) = &pods.cluster_dns {
         config.cluster_dns = servers
@@ -174,6 +186,12 @@ fn check(config: &KubeletConfiguration) -> Result<(), ConfigError> {
             return refuse("--cluster-dns (clusterDNS)", server, "write IP addresses");
         }
     }
+    for pattern in &config.allowed_unsafe_sysctls {
+        if let Err(error) = check_pattern(pattern) {
+            let name = "--allowed-unsafe-sysctls (allowedUnsafeSysctls)";
+            return refuse(name, pattern, &error.to_string());
+        }
+    }
     if config.tls_cert_file.is_empty() != config.tls_private_key_file.is_empty() {
         let given = format!("{}{}", config.tls_cert_file, config.tls_private_key_file);
         let message = "a certificate and its key go together: give both, or neither";
@@ -182,6 +200,11 @@ fn check(config: &KubeletConfiguration) -> Result<(), ConfigError> {
             &given,
             message,
         );
+    }
+    let url = &config.static_pod_url;
+    if !url.is_empty() && !url.starts_with("http://") && !url.starts_with("https://") {
+        let name = "--manifest-url (staticPodURL)";
+        return refuse(name, url, "write a URL of http or https");
     }
     if config.max_pods == 0 {
         return refuse(

@@ -24,6 +24,21 @@ pub fn pairs(text: &str) -> Result<BTreeMap<String, String>, String> {
     Ok(out)
 }
 
+/// `name:value,name:value`; a name may come more than once.
+pub fn headers(text: &str) -> Result<BTreeMap<String, Vec<String>>, String> {
+    let mut out: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for part in text.split(',').filter(|part| !part.trim().is_empty()) {
+        let Some((name, value)) = part.split_once(':') else {
+            return Err(format!(
+                "{part:?} has no \":\": write name:value,name:value"
+            ));
+        };
+        let values = out.entry(name.trim().to_owned()).or_default();
+        values.push(value.trim().to_owned());
+    }
+    Ok(out)
+}
+
 /// `cpu=100m,memory=1Gi`.
 pub fn resources(text: &str) -> Result<BTreeMap<String, String>, String> {
     let pairs = pairs(text)?;

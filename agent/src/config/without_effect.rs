@@ -2,7 +2,6 @@
 
 /// Fields of the API that are accepted and have no effect (yet). One that is set is named in a warning.
 pub(super) const WITHOUT_EFFECT: &[&str] = &[
-    "allowedUnsafeSysctls",
     "configMapAndSecretChangeDetectionStrategy",
     "containerLogMaxWorkers",
     "containerLogMonitorInterval",
@@ -30,9 +29,7 @@ pub(super) const WITHOUT_EFFECT: &[&str] = &[
     "evictionSoft",
     "evictionSoftGracePeriod",
     "featureGates",
-    "fileCheckFrequency",
     "hairpinMode",
-    "httpCheckFrequency",
     "imageGCHighThresholdPercent",
     "imageGCLowThresholdPercent",
     "imageMaximumGCAge",
@@ -74,9 +71,6 @@ pub(super) const WITHOUT_EFFECT: &[&str] = &[
     "shutdownGracePeriodByPodPriority",
     "shutdownGracePeriodCriticalPods",
     "singleProcessOOMKill",
-    "staticPodPath",
-    "staticPodURL",
-    "staticPodURLHeader",
     "syncFrequency",
     "systemCgroups",
     "systemReservedCgroup",

@@ -26,6 +26,14 @@ const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-det
 /// Features of the node that the control plane asks for by name, sorted.
 const DECLARED_FEATURES: &[&str] = &["ExtendWebSocketsToKubelet"];
 
+/// The features that the node declares.
+pub fn declared_features() -> Vec<String> {
+    DECLARED_FEATURES
+        .iter()
+        .map(|name| (*name).to_owned())
+        .collect()
+}
+
 /// What does not change while the agent runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {

@@ -69,7 +69,7 @@ pub fn sandbox(
         port_mappings: if host_network {
             Vec::new()
         } else {
-            port_mappings(pod)
+            host_ports(pod)
         },
         labels: labels::sandbox_labels(pod),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
@@ -77,7 +77,7 @@ pub fn sandbox(
 }
 
 /// The host ports of app containers and sidecars.
-fn port_mappings(pod: &Pod) -> Vec<PortMapping> {
+pub fn host_ports(pod: &Pod) -> Vec<PortMapping> {
     let sidecars = spec::init_containers(pod)
         .iter()
         .filter(|container| spec::init_kind(container) == spec::ContainerKind::Sidecar);

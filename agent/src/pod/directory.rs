@@ -16,12 +16,15 @@ struct Entry {
     shown: PodEntry,
     bell: Arc<Notify>,
     stale: bool,
+    over: bool,
 }
 
 /// The pods of this node, and the bells of their workers. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Pods {
     entries: Arc<RwLock<HashMap<PodUid, Entry>>>,
+    /// Rung when a pod's containers have all ended for good.
+    over: Arc<Notify>,
 }
 
 impl Pods {
@@ -48,6 +51,16 @@ impl Pods {
         }
     }
 
+    /// Whether nothing of the pod runs any more, nor will.
+    pub(super) fn is_over(&self, uid: &PodUid) -> bool {
+        self.read().get(uid).is_some_and(|entry| entry.over)
+    }
+
+    /// Waits until some pod is over. For the owner of the set alone.
+    pub(super) async fn one_is_over(&self) {
+        self.over.notified().await;
+    }
+
     /// Adds a pod; its worker writes through the slot.
     pub(super) fn add(&self, pod: Arc<Pod>, bell: Arc<Notify>) -> Slot {
         let uid = spec::uid(&pod);
@@ -59,6 +72,7 @@ impl Pods {
                 shown,
                 bell,
                 stale: false,
+                over: false,
             },
         );
         Slot {
@@ -117,6 +131,14 @@ impl Slot {
         let mut entries = self.pods.write();
         let entry = entries.get_mut(&self.uid);
         entry.is_some_and(|entry| std::mem::take(&mut entry.stale))
+    }
+
+    /// Nothing of the pod runs any more, nor will: what it asked for is free.
+    pub(super) fn set_over(&self) {
+        if let Some(entry) = self.pods.write().get_mut(&self.uid) {
+            entry.over = true;
+        }
+        self.pods.over.notify_one();
     }
 
     /// Shows the pod's newest status.

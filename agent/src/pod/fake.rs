@@ -16,7 +16,8 @@ use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::settings::{AdmitLinux, ClassIsHandler, Clock, Deps, Settings};
+use super::admit::NodeView;
+use super::settings::{ClassIsHandler, Clock, Deps, Settings};
 use super::{Pods, sample};
 use crate::sinks::{
     EventKind, EventSink, MountedVolumes, ObjectError, Objects, PodUpdate, StatusSink, Token,
@@ -59,6 +60,8 @@ pub(crate) struct State {
     pub(crate) broken_volume: Option<String>,
     /// Exit code of every exec; none for one that hangs.
     pub(crate) answer: Option<i32>,
+    /// What pods are judged by, as of the agent's start.
+    pub(crate) node: NodeView,
     /// Why sandboxes cannot be made.
     pub(crate) broken_network: Option<String>,
     next: u32,
@@ -143,7 +146,7 @@ impl Fake {
             objects: self.clone(),
             volumes: self.clone(),
             classes: Arc::new(ClassIsHandler),
-            admission: Arc::new(AdmitLinux),
+            admission: Arc::new(self.state().node.clone()),
             timeline: Timeline::default(),
             settings: Arc::new(settings),
             clock: self.clock,
@@ -204,7 +207,12 @@ impl RuntimeService for Fake {
         self.call(format!("run sandbox {}", config.attempt));
         let now = self.now();
         let mut state = self.state();
-        let id = SandboxId(format!("s{}", config.attempt));
+        // Of the sample pod, the attempt is enough of a name.
+        let id = match config.uid.as_str() {
+            sample::UID => format!("s{}", config.attempt),
+            other => format!("s{}-{other}", config.attempt),
+        };
+        let id = SandboxId(id);
         if let Some(message) = state.broken_network.clone() {
             return Err(Error::Network { id, message });
         }

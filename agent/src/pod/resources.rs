@@ -1,6 +1,6 @@
 //! Quality of service and what requests and limits become in cgroups. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hanok_runtime::api::Resources;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
@@ -192,6 +192,29 @@ fn pod_request(pod: &Pod, resource: &str) -> Option<Amount> {
         }),
     };
     with_overhead(pod, resource, total)
+}
+
+/// Everything that the pod asks of its node, by resource name: what [`pod_request`] says of each, and its overhead
+/// also where nothing else is asked for. This is what nodes and schedulers keep account of.
+pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Amount> {
+    let Some(spec) = spec::spec(pod) else {
+        return BTreeMap::new();
+    };
+    let containers = spec::init_containers(pod)
+        .iter()
+        .chain(spec::app_containers(pod));
+    let asked = containers
+        .filter_map(|container| container.resources.as_ref())
+        .chain(&spec.resources)
+        .flat_map(|resources| [&resources.requests, &resources.limits])
+        .chain([&spec.overhead]);
+    let names: BTreeSet<&String> = asked.flatten().flat_map(BTreeMap::keys).collect();
+    let total =
+        |name: &str| pod_request(pod, name).or_else(|| amount(spec.overhead.as_ref(), name));
+    names
+        .into_iter()
+        .filter_map(|name| Some((name.clone(), total(name)?)))
+        .collect()
 }
 
 /// Limits of the pod: its own, or those of its containers when every one has one.

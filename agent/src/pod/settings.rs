@@ -11,10 +11,10 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use tokio::time::Instant;
 
+use super::admit::NodeView;
 use super::back_off;
 use super::files::dns::DnsConfig;
 use super::spec;
-use super::status::Failure;
 use crate::quantity::Amount;
 use crate::sinks::{EventKind, EventSink, Objects, StatusSink, Volumes};
 use crate::timeline::Timeline;
@@ -36,7 +36,7 @@ pub struct Deps {
     pub volumes: Arc<dyn Volumes>,
     /// RuntimeClasses.
     pub classes: Arc<dyn RuntimeClasses>,
-    /// Decides whether the node takes a pod.
+    /// What pods are judged by.
     pub admission: Arc<dyn Admission>,
     /// Collects the steps of pods' starts.
     pub timeline: Timeline,
@@ -160,28 +160,16 @@ impl RuntimeClasses for ClassIsHandler {
     }
 }
 
-/// Decides whether the node takes a pod. Asked once for each pod that has not run yet.
+/// Tells what pods are judged by.
 pub trait Admission: Send + Sync + 'static {
-    /// The error fails the pod for good.
-    fn admit(&self, pod: &Pod) -> Result<(), Failure>;
+    /// The node as it is now.
+    fn node(&self) -> NodeView;
 }
 
-/// Refuses only what can never run here.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct AdmitLinux;
-
-impl Admission for AdmitLinux {
-    fn admit(&self, pod: &Pod) -> Result<(), Failure> {
-        let os = spec::spec(pod)
-            .and_then(|spec| spec.os.as_ref())
-            .map(|os| os.name.as_str());
-        match os {
-            None | Some("linux") => Ok(()),
-            Some(_) => Err(Failure {
-                reason: "PodOSNotSupported".to_owned(),
-                message: "Failed to admit pod as the OS field doesn't match node OS".to_owned(),
-            }),
-        }
+/// A node that does not change.
+impl Admission for NodeView {
+    fn node(&self) -> NodeView {
+        self.clone()
     }
 }
 

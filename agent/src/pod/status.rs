@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hanok_runtime::api::ContainerId;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, HostIP, Pod, PodIP, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::actions::CrashLoop;
@@ -69,6 +69,10 @@ pub struct Facts {
     pub starting: BTreeSet<String>,
     /// Why the node has failed the pod.
     pub failure: Option<Failure>,
+    /// The node has not taken the pod: nothing of it has run.
+    pub rejected: bool,
+    /// The condition of a pod that the node has ended for others' sake.
+    pub disruption: Option<PodCondition>,
     /// How far the end is.
     pub ending: Ending,
     /// Termination messages of ended containers.
@@ -95,9 +99,14 @@ pub struct Inputs<'a> {
 /// Works out the status.
 pub fn build(inputs: &Inputs<'_>) -> PodStatus {
     let pod = inputs.pod;
+    if let (true, Some(failure)) = (inputs.facts.rejected, &inputs.facts.failure) {
+        return rejected(inputs, failure);
+    }
     let statuses = container::Statuses::build(inputs);
     let phase = phase::phase(inputs, &statuses);
+    // Why a pod has failed is told when it has.
     let failure = inputs.facts.failure.as_ref();
+    let failure = failure.filter(|_| spec::is_terminal_phase(phase));
     let kept = inputs.last.cloned().unwrap_or_default();
     let ips = pod_ips(inputs);
     PodStatus {
@@ -133,17 +142,37 @@ pub fn build(inputs: &Inputs<'_>) -> PodStatus {
     }
 }
 
+/// The status of a pod that the node has not taken: of its containers there is nothing to say.
+fn rejected(inputs: &Inputs<'_>, failure: &Failure) -> PodStatus {
+    let kept = inputs.last.cloned().unwrap_or_default();
+    PodStatus {
+        phase: Some("Failed".to_owned()),
+        reason: Some(failure.reason.clone()),
+        message: Some(failure.message.clone()),
+        qos_class: Some(resources::qos_class(inputs.pod).as_str().to_owned()),
+        start_time: kept
+            .start_time
+            .clone()
+            .or(Some(Time(inputs.facts.start_time))),
+        observed_generation: inputs.pod.metadata.generation,
+        ..kept
+    }
+}
+
 /// Takes over into a status what others have written into `theirs`: their conditions, their fields, and a
 /// terminal phase.
 pub fn take_foreign(own: &mut PodStatus, theirs: &PodStatus) {
     let mut conditions = own.conditions.take().unwrap_or_default();
-    conditions.retain(|condition| conditions::is_owned(&condition.type_));
-    let foreign = theirs.conditions.iter().flatten();
-    conditions.extend(
-        foreign
-            .filter(|condition| !conditions::is_owned(&condition.type_))
-            .cloned(),
-    );
+    conditions.retain(conditions::is_ours);
+    let foreign: Vec<_> = theirs
+        .conditions
+        .iter()
+        .flatten()
+        .filter(|theirs| !conditions::is_owned(&theirs.type_))
+        .filter(|theirs| !conditions.iter().any(|own| own.type_ == theirs.type_))
+        .cloned()
+        .collect();
+    conditions.extend(foreign);
     own.conditions = some(conditions);
     own.nominated_node_name
         .clone_from(&theirs.nominated_node_name);

@@ -34,7 +34,7 @@ use super::observation::{Observation, UNKNOWN_EXIT_CODE};
 use super::probe::ProbeResults;
 use super::prober::Prober;
 use super::settings::Deps;
-use super::status::{self, Ending, Facts};
+use super::status::{self, Ending, Facts, Failure};
 use super::sync::chain;
 use super::sync::clean::Extent;
 use super::{labels, spec};
@@ -55,6 +55,36 @@ pub(super) struct Desired {
     pub(super) pod: Arc<Pod>,
     /// Whether its object still exists.
     pub(super) exists: Existence,
+    /// Why the node itself ends it.
+    pub(super) decision: Option<NodeDecision>,
+}
+
+impl Desired {
+    /// A pod that is to run, unless it says otherwise itself.
+    pub(super) fn wanted(pod: Arc<Pod>) -> Self {
+        Self {
+            pod,
+            exists: Existence::Object,
+            decision: None,
+        }
+    }
+
+    /// A pod that only the runtime knows.
+    pub(super) fn orphan(pod: Pod) -> Self {
+        Self {
+            exists: Existence::Orphan,
+            ..Self::wanted(Arc::new(pod))
+        }
+    }
+}
+
+/// Why the node itself ends a pod that somebody wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum NodeDecision {
+    /// It may not run here. The failure is the event's.
+    Rejected(Failure),
+    /// A critical pod takes its place.
+    Preempted,
 }
 
 /// Whether a pod's object exists at its source.
@@ -99,6 +129,7 @@ pub(super) struct Worker {
     slot: Slot,
     pod: Arc<Pod>,
     exists: Existence,
+    decision: Option<NodeDecision>,
     stage: Stage,
     facts: Facts,
     probes: ProbeResults,
@@ -128,7 +159,11 @@ impl Worker {
         bell: Arc<Notify>,
         slot: Slot,
     ) -> Self {
-        let Desired { pod, exists } = inbox.borrow().clone();
+        let Desired {
+            pod,
+            exists,
+            decision,
+        } = inbox.borrow().clone();
         let uid = spec::uid(&pod);
         let start_time = deps.clock.now();
         let facts = Facts {
@@ -148,6 +183,7 @@ impl Worker {
             bell,
             slot,
             exists,
+            decision,
             stage: Stage::Running,
             facts,
             probes: ProbeResults::default(),
@@ -242,7 +278,12 @@ impl Worker {
 
     /// Takes the newest form of the pod.
     fn take_desired(&mut self) {
-        let Desired { pod, exists } = self.inbox.borrow_and_update().clone();
+        let Desired {
+            pod,
+            exists,
+            decision,
+        } = self.inbox.borrow_and_update().clone();
+        self.decision = decision;
         if Arc::ptr_eq(&pod, &self.pod) && exists == self.exists {
             return;
         }

@@ -1,33 +1,32 @@
 //! The owner of the set of pods: one worker for each UID, and nobody else makes or ends one.
 //!
-//! Also the housekeeper: when the source has sent everything it knows, what the runtime, the disk and the log
-//! directory have beyond that is removed.
+//! A new pod waits while an older one of its name, or an earlier one of its UID, is not entirely gone; it is judged
+//! ([`admission`]) when its turn comes.
 
-use std::collections::{BTreeSet, HashMap};
+mod admission;
+mod house;
+
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hanok_runtime::api::{PodSandbox, PodUid, Resources};
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use hanok_runtime::api::PodUid;
+use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, broadcast, mpsc, watch};
 use tokio::task::{Id, JoinError, JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
-use tracing::{Instrument, error, info, info_span, warn};
+use tracing::{Instrument, error, info_span};
 
 use super::directory::Pods;
-use super::resources::{self, QosClass, ROOT_CGROUP};
 use super::settings::Deps;
-use super::sync::chain;
+use super::spec;
 use super::worker::{Desired, Existence, Worker};
-use super::{files, spec};
 use crate::sinks::PodUpdate;
+use admission::Found;
 
 /// Time between rounds of housekeeping.
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
-/// Least cpu.shares, for pods that asked for none.
-const MIN_SHARES: u64 = 2;
 
 /// Starts the pod core. It ends when `updates` is closed; the pods then go on without it.
 pub fn start(deps: Deps, updates: mpsc::Receiver<PodUpdate>) -> (Pods, JoinHandle<()>) {
@@ -39,6 +38,8 @@ pub fn start(deps: Deps, updates: mpsc::Receiver<PodUpdate>) -> (Pods, JoinHandl
         tasks: JoinSet::new(),
         ids: HashMap::new(),
         held: Vec::new(),
+        need_room: Vec::new(),
+        found: Found::Unknown,
         synced: false,
     };
     (pods, tokio::spawn(workers.run(updates)))
@@ -48,6 +49,8 @@ pub fn start(deps: Deps, updates: mpsc::Receiver<PodUpdate>) -> (Pods, JoinHandl
 struct Handle {
     desired: watch::Sender<Desired>,
     bell: Arc<Notify>,
+    /// The pod had a terminal phase when it was first seen.
+    was_over: bool,
 }
 
 /// The owner.
@@ -57,14 +60,18 @@ struct Workers {
     workers: HashMap<PodUid, Handle>,
     tasks: JoinSet<()>,
     ids: HashMap<Id, PodUid>,
-    /// Static pods that wait for an older one of their name to be gone.
+    /// Pods that wait for an older one of their name to be gone.
     held: Vec<Arc<Pod>>,
+    /// Pods that wait for those to end whose place they take.
+    need_room: Vec<Arc<Pod>>,
+    found: Found,
     synced: bool,
 }
 
 impl Workers {
     async fn run(mut self, mut updates: mpsc::Receiver<PodUpdate>) {
         let mut doorbell = self.deps.runtime.doorbell();
+        self.find_running().await;
         self.make_cgroups().await;
         let mut next = Instant::now() + HOUSEKEEPING;
         loop {
@@ -75,6 +82,7 @@ impl Workers {
                 },
                 rung = doorbell.recv() => self.rung(rung, &mut doorbell),
                 Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
+                () = self.pods.one_is_over() => self.try_waiting(),
                 () = sleep_until(next) => {
                     next = Instant::now() + HOUSEKEEPING;
                     self.make_cgroups().await;
@@ -91,6 +99,7 @@ impl Workers {
             PodUpdate::Apply(pod) => self.apply(pod),
             PodUpdate::Gone(uid) => {
                 self.held.retain(|pod| spec::uid(pod) != uid);
+                self.need_room.retain(|pod| spec::uid(pod) != uid);
                 if let Some(handle) = self.workers.get(&uid) {
                     handle
                         .desired
@@ -100,6 +109,8 @@ impl Workers {
             PodUpdate::Synced => {
                 self.synced = true;
                 self.keep_house().await;
+                // Whoever ran before is known by now, or being ended.
+                self.found = Found::Sandboxes(HashMap::new());
             }
         }
     }
@@ -111,24 +122,23 @@ impl Workers {
             error!(pod = spec::name(&pod), "pod has no UID and is not run");
             return;
         }
-        let desired = Desired {
-            pod: pod.clone(),
-            exists: Existence::Object,
-        };
-        if let Some(handle) = self.workers.get(&uid) {
-            handle.desired.send_replace(desired);
+        self.held.retain(|held| spec::uid(held) != uid);
+        self.need_room.retain(|waiting| spec::uid(waiting) != uid);
+        if let Some(handle) = self.workers.get(&uid)
+            && handle.desired.borrow().exists == Existence::Object
+        {
+            handle.desired.send_modify(|desired| desired.pod = pod);
             return;
         }
-        if spec::is_static(&pod) && self.name_is_taken(&pod) {
-            self.held.retain(|held| spec::uid(held) != uid);
+        self.end_namesake(&pod);
+        if self.name_is_taken(&pod) {
             self.held.push(pod);
             return;
         }
-        self.deps.objects.register(&pod);
-        self.spawn(desired);
+        self.admit(pod);
     }
 
-    /// Whether another pod of this name is not gone yet.
+    /// Whether another pod of this name, or an earlier one of this UID, is not gone yet.
     fn name_is_taken(&self, pod: &Pod) -> bool {
         let name = |pod: &Pod| (spec::namespace(pod).to_owned(), spec::name(pod).to_owned());
         let wanted = name(pod);
@@ -137,9 +147,34 @@ impl Workers {
             .any(|handle| name(&handle.desired.borrow().pod) == wanted)
     }
 
+    /// Pods without a worker.
+    fn waiting(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.held.iter().chain(&self.need_room)
+    }
+
+    /// Something that pods wait for may have come about.
+    fn try_waiting(&mut self) {
+        let waiting = std::mem::take(&mut self.need_room);
+        let held = std::mem::take(&mut self.held);
+        for pod in waiting.into_iter().chain(held) {
+            self.apply(pod);
+        }
+    }
+
     fn spawn(&mut self, desired: Desired) {
         let pod = desired.pod.clone();
         let uid = spec::uid(&pod);
+        if let Found::Sandboxes(found) = &mut self.found {
+            found.remove(&uid);
+        }
+        if desired.exists == Existence::Object {
+            self.deps.objects.register(&pod);
+        }
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
+        let was_over = phase.is_some_and(spec::is_terminal_phase);
         let bell = Arc::new(Notify::new());
         let slot = self.pods.add(pod.clone(), bell.clone());
         let (sender, inbox) = watch::channel(desired);
@@ -153,6 +188,7 @@ impl Workers {
             Handle {
                 desired: sender,
                 bell,
+                was_over,
             },
         );
     }
@@ -175,10 +211,7 @@ impl Workers {
             self.spawn(desired);
             return;
         }
-        let held = std::mem::take(&mut self.held);
-        for pod in held {
-            self.apply(pod);
-        }
+        self.try_waiting();
     }
 
     fn rung(
@@ -198,116 +231,7 @@ impl Workers {
         }
     }
 
-    /// Makes the cgroups above the pods', with shares by what their pods ask for.
-    async fn make_cgroups(&self) {
-        let pods: Vec<_> = self
-            .workers
-            .values()
-            .map(|handle| handle.desired.borrow().pod.clone())
-            .collect();
-        let burstable = resources::burstable_shares(pods.iter().map(|pod| &**pod));
-        let cgroups = [
-            (ROOT_CGROUP.to_owned(), 0),
-            (QosClass::Burstable.cgroup(), burstable),
-            (QosClass::BestEffort.cgroup(), MIN_SHARES),
-        ];
-        for (path, cpu_shares) in cgroups {
-            let limits = Resources {
-                cpu_shares,
-                ..Resources::default()
-            };
-            if let Err(error) = self.deps.runtime.update_cgroup(&path, &limits).await {
-                warn!(path, error = chain(&error), "cannot make the cgroup");
-            }
-        }
-    }
-
-    /// Removes what belongs to no pod.
-    async fn keep_house(&mut self) {
-        let sandboxes = match self.deps.runtime.list_pod_sandboxes().await {
-            Ok(sandboxes) => sandboxes,
-            Err(error) => {
-                warn!(error = chain(&error), "cannot list sandboxes");
-                return;
-            }
-        };
-        for sandbox in sandboxes {
-            let uid = &sandbox.config.uid;
-            if !self.is_known(uid) {
-                info!(%uid, pod = sandbox.config.name, "ending a pod that nobody wants");
-                self.spawn(Desired {
-                    pod: Arc::new(orphan(&sandbox)),
-                    exists: Existence::Orphan,
-                });
-            }
-        }
-        for uid in self.deps.volumes.on_disk().await {
-            if !self.is_known(&uid) {
-                self.remove_left_over(&uid).await;
-            }
-        }
-        let known: BTreeSet<PodUid> = self
-            .workers
-            .keys()
-            .cloned()
-            .chain(self.held.iter().map(|pod| spec::uid(pod)))
-            .collect();
-        let settings = self.deps.settings.clone();
-        let removed = tokio::task::spawn_blocking(move || {
-            for (uid, path) in files::log_dirs(&settings.log_dir) {
-                if !known.contains(&uid) {
-                    let links = files::links_into(&path, &settings.log_links_dir);
-                    files::remove_logs(&path, &links)?;
-                }
-            }
-            Ok::<(), std::io::Error>(())
-        });
-        if let Ok(Err(error)) = removed.await {
-            warn!(%error, "cannot remove logs of pods that are gone");
-        }
-    }
-
-    /// Volumes and cgroups of a pod without a sandbox.
-    async fn remove_left_over(&self, uid: &PodUid) {
-        info!(%uid, "removing what is left of a pod that is gone");
-        for error in self
-            .deps
-            .volumes
-            .unmount(uid)
-            .await
-            .err()
-            .into_iter()
-            .flatten()
-        {
-            warn!(%uid, %error, "cannot remove a volume");
-        }
-        for class in [
-            QosClass::Guaranteed,
-            QosClass::Burstable,
-            QosClass::BestEffort,
-        ] {
-            let cgroup = format!("{}/pod{uid}", class.cgroup());
-            if let Err(error) = self.deps.runtime.remove_cgroup(&cgroup).await {
-                warn!(cgroup, error = chain(&error), "cannot remove the cgroup");
-            }
-        }
-    }
-
     fn is_known(&self, uid: &PodUid) -> bool {
-        self.workers.contains_key(uid) || self.held.iter().any(|pod| spec::uid(pod) == *uid)
-    }
-}
-
-/// A pod that only the runtime knows, as far as its end needs it.
-fn orphan(sandbox: &PodSandbox) -> Pod {
-    Pod {
-        metadata: ObjectMeta {
-            name: Some(sandbox.config.name.clone()),
-            namespace: Some(sandbox.config.namespace.clone()),
-            uid: Some(sandbox.config.uid.0.clone()),
-            ..ObjectMeta::default()
-        },
-        spec: Some(PodSpec::default()),
-        status: None,
+        self.workers.contains_key(uid) || self.waiting().any(|pod| spec::uid(pod) == *uid)
     }
 }

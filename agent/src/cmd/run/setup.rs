@@ -18,9 +18,11 @@ use super::console::Sink;
 use super::{Options, host};
 use crate::embedded::{self, Embedded, Places};
 use crate::env::field::NodeFacts;
+use crate::node::{machine, status};
 use crate::objects::manifest::ManifestObjects;
+use crate::pod::admit::NodeView;
 use crate::pod::resources::ROOT_CGROUP;
-use crate::pod::settings::{AdmitLinux, ClassIsHandler, Clock};
+use crate::pod::settings::{ClassIsHandler, Clock};
 use crate::pod::{Deps, Settings};
 use crate::timeline::Timeline;
 use crate::volume::PodVolumes;
@@ -125,7 +127,7 @@ impl Node {
             volumes: Arc::new(PodVolumes::new(&root_dir, objects.clone(), facts)),
             objects,
             classes: Arc::new(ClassIsHandler),
-            admission: Arc::new(AdmitLinux),
+            admission: Arc::new(admission()),
             timeline,
             settings: Arc::new(settings),
             clock: Clock::wall(),
@@ -178,6 +180,15 @@ async fn remove_cgroup_root(root: &str) -> Result<(), CgroupError> {
     match path {
         "" => Ok(()),
         path => Cgroups::detect(above)?.remove(path).await,
+    }
+}
+
+/// Any pod that can run here may: there is no other node.
+fn admission() -> NodeView {
+    NodeView {
+        app_armor: machine::has_app_armor(),
+        features: status::declared_features(),
+        ..NodeView::default()
     }
 }
 

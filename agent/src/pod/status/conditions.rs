@@ -21,6 +21,12 @@ pub(super) fn is_owned(type_: &str) -> bool {
     OWNED.contains(&type_)
 }
 
+/// Whether the node has written this condition. One type it shares with others: of disruptions, those are its own
+/// that it has caused.
+pub(super) fn is_ours(condition: &PodCondition) -> bool {
+    is_owned(&condition.type_) || condition.reason.as_deref() == Some("TerminationByKubelet")
+}
+
 /// A condition's answer with its reason and message; both may be empty.
 struct Answer {
     holds: bool,
@@ -65,11 +71,32 @@ pub(super) fn conditions(
         .into_iter()
         .map(|(type_, answer)| condition(inputs, type_, answer));
     let last = inputs.last.and_then(|last| last.conditions.as_ref());
-    let others = last
-        .into_iter()
-        .flatten()
-        .filter(|other| !is_owned(&other.type_));
-    own.chain(others.cloned()).collect()
+    let disruption = inputs.facts.disruption.as_ref();
+    let disruption = disruption
+        .filter(|_| spec::is_terminal_phase(phase))
+        .map(|condition| dated(inputs, condition));
+    let others = last.into_iter().flatten().filter(|other| {
+        let replaced = disruption.as_ref();
+        !is_owned(&other.type_) && replaced.is_none_or(|own| own.type_ != other.type_)
+    });
+    let others: Vec<_> = others.cloned().collect();
+    own.chain(disruption).chain(others).collect()
+}
+
+/// A condition with the time since when it is as it is.
+fn dated(inputs: &Inputs<'_>, condition: &PodCondition) -> PodCondition {
+    let last = inputs.last.and_then(|last| last.conditions.as_ref());
+    let same = last.into_iter().flatten().find(|last| {
+        last.type_ == condition.type_
+            && last.status == condition.status
+            && last.reason == condition.reason
+    });
+    let since = same.and_then(|same| same.last_transition_time.clone());
+    PodCondition {
+        last_transition_time: since.or(Some(Time(inputs.now))),
+        observed_generation: inputs.pod.metadata.generation,
+        ..condition.clone()
+    }
 }
 
 /// One condition; its time changes only with its answer.

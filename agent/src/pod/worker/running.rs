@@ -7,8 +7,9 @@ use jiff::Timestamp;
 
 use super::operations::{Key, Outcome};
 use super::stopping::Stopping;
-use super::{Existence, Worker};
+use super::{Existence, NodeDecision, Worker};
 use crate::pod::actions::{self, PodActions, Start, Stop, StopReason};
+use crate::pod::admit;
 use crate::pod::back_off::after;
 use crate::pod::observation::Observation;
 use crate::pod::probe::FailedProbe;
@@ -23,7 +24,7 @@ const PULL_FAILURE_SHOWN: Duration = Duration::from_secs(3);
 impl Worker {
     /// One turn: what ends the pod, or else the plan.
     pub(super) fn turn_running(&mut self, seen: &Observation) {
-        if let Some(stopping) = self.reason_to_stop(seen) {
+        if let Some(stopping) = self.reason_to_stop() {
             self.begin_stopping(stopping);
             return;
         }
@@ -44,7 +45,7 @@ impl Worker {
     }
 
     /// Why the pod is not to run any more.
-    fn reason_to_stop(&mut self, seen: &Observation) -> Option<Stopping> {
+    fn reason_to_stop(&mut self) -> Option<Stopping> {
         let now = self.deps.clock.now();
         if self.exists != Existence::Object {
             return Some(Stopping::gone(now));
@@ -56,9 +57,7 @@ impl Worker {
         if phase.is_some_and(spec::is_terminal_phase) {
             return Some(Stopping::within(now, spec::grace_period(&self.pod)));
         }
-        if seen.sandboxes().is_empty() && phase.is_none_or(|phase| phase == "Pending") {
-            self.facts.failure = self.deps.admission.admit(&self.pod).err();
-        }
+        self.take_decision();
         if let Some(deadline) = self.deadline() {
             match deadline <= now {
                 true => self.facts.failure = Some(deadline_exceeded()),
@@ -67,6 +66,27 @@ impl Worker {
         }
         let failed = self.facts.failure.is_some();
         failed.then(|| Stopping::within(now, spec::grace_period(&self.pod)))
+    }
+
+    /// Takes over what the owner of the set has decided about the pod, and tells of it.
+    fn take_decision(&mut self) {
+        let (told, failure) = match self.decision.clone() {
+            None => return,
+            Some(NodeDecision::Rejected(failure)) => {
+                self.facts.rejected = true;
+                let shown = admit::rejected(&failure);
+                (failure, shown)
+            }
+            Some(NodeDecision::Preempted) => {
+                let (failure, condition) = admit::preempted();
+                self.facts.disruption = Some(condition);
+                (failure.clone(), failure)
+            }
+        };
+        let (reason, message) = (&told.reason, &told.message);
+        self.deps
+            .pod_event(&self.pod, EventKind::Warning, reason, message);
+        self.facts.failure = Some(failure);
     }
 
     /// When `activeDeadlineSeconds` ends.

@@ -96,6 +96,7 @@ impl Worker {
         let given_up = spent && !self.operations.any() && lives;
         if !self.operations.any() && (!lives || given_up) {
             self.set_ending(Ending::Ended);
+            self.slot.set_over();
             self.stage = Stage::Cleaning(stopping);
             return;
         }

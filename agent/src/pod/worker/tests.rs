@@ -1,5 +1,6 @@
 //! One law per test: what a pod core does on a fake node, in paused time.
 
+mod admission;
 mod probes;
 
 use std::time::Duration;

@@ -1,0 +1,136 @@
+//! Which pods may run: the owner of the set judges each new pod once, beside those that it has admitted.
+//!
+//! A pod that is to take others' place waits until they have ended; what it asks for counts from then on.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use hanok_runtime::api::{PodSandbox, PodUid};
+use k8s_openapi::api::core::v1::Pod;
+use tracing::{info, warn};
+
+use super::{Workers, house};
+use crate::pod::admit::{self, Verdict};
+use crate::pod::spec;
+use crate::pod::sync::chain;
+use crate::pod::worker::{Desired, Existence, NodeDecision};
+
+/// What the runtime had when the agent started, as long as nobody has asked for it.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// Sandboxes by their pods.
+    Sandboxes(HashMap<PodUid, PodSandbox>),
+    /// It could not be asked: any pod may have run.
+    Unknown,
+}
+
+impl Workers {
+    /// Looks at what has run before.
+    pub(super) async fn find_running(&mut self) {
+        self.found = match self.deps.runtime.list_pod_sandboxes().await {
+            Ok(sandboxes) => Found::Sandboxes(
+                sandboxes
+                    .into_iter()
+                    .map(|sandbox| (sandbox.config.uid.clone(), sandbox))
+                    .collect(),
+            ),
+            Err(error) => {
+                warn!(error = chain(&error), "cannot list sandboxes");
+                Found::Unknown
+            }
+        };
+    }
+
+    /// Ends what an earlier agent ran of another pod of this name, which nobody will ask for any more.
+    pub(super) fn end_namesake(&mut self, pod: &Pod) {
+        let Found::Sandboxes(found) = &self.found else {
+            return;
+        };
+        let uid = spec::uid(pod);
+        let old: Vec<Pod> = found
+            .values()
+            .filter(|sandbox| {
+                let config = &sandbox.config;
+                config.name == spec::name(pod)
+                    && config.namespace == spec::namespace(pod)
+                    && config.uid != uid
+                    && !self.is_known(&config.uid)
+            })
+            .map(house::orphan)
+            .collect();
+        for pod in old {
+            info!(uid = %spec::uid(&pod), pod = spec::name(&pod), "ending an older pod of a name that is wanted again");
+            self.spawn(Desired::orphan(pod));
+        }
+    }
+
+    /// Starts a worker for a new pod, unless the pod has to wait for room.
+    pub(super) fn admit(&mut self, pod: Arc<Pod>) {
+        if !self.is_to_be_judged(&pod) {
+            self.spawn(Desired::wanted(pod));
+            return;
+        }
+        let uid = spec::uid(&pod);
+        let node = self.deps.admission.node();
+        match admit::admit(&pod, &node, &self.admitted(&uid)) {
+            Verdict::Admitted => self.spawn(Desired::wanted(pod)),
+            Verdict::Rejected(failure) => {
+                let (reason, message) = (&failure.reason, &failure.message);
+                info!(%uid, pod = spec::name(&pod), reason, message, "pod is rejected");
+                let mut desired = Desired::wanted(pod);
+                desired.decision = Some(NodeDecision::Rejected(failure));
+                self.spawn(desired);
+            }
+            Verdict::AfterPreemption(victims) => {
+                for victim in victims {
+                    self.preempt(&victim, &pod);
+                }
+                self.need_room.push(pod);
+            }
+        }
+    }
+
+    /// Whether the pod is new to this node. One that has run here is never refused afterwards, and one that is over
+    /// or to be deleted will not run.
+    fn is_to_be_judged(&self, pod: &Pod) -> bool {
+        let ran = match &self.found {
+            Found::Sandboxes(found) => found.contains_key(&spec::uid(pod)),
+            Found::Unknown => true,
+        };
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
+        !ran && phase.is_none_or(|phase| phase == "Pending") && spec::deletion_grace(pod).is_none()
+    }
+
+    /// The pods that count, but for this one: admitted ones whose containers have not all ended, and those that wait
+    /// for room.
+    fn admitted(&self, but: &PodUid) -> Vec<Arc<Pod>> {
+        let workers = self.workers.iter().filter_map(|(uid, handle)| {
+            let desired = handle.desired.borrow();
+            let rejected = matches!(desired.decision, Some(NodeDecision::Rejected(_)));
+            let counts = !rejected
+                && !handle.was_over
+                && desired.exists != Existence::Orphan
+                && !self.pods.is_over(uid);
+            counts.then(|| desired.pod.clone())
+        });
+        let all = workers.chain(self.need_room.iter().cloned());
+        all.filter(|pod| spec::uid(pod) != *but).collect()
+    }
+
+    fn preempt(&self, victim: &PodUid, pod: &Pod) {
+        let Some(handle) = self.workers.get(victim) else {
+            return;
+        };
+        handle.desired.send_if_modified(|desired| {
+            let news = desired.decision.is_none();
+            if news {
+                info!(uid = %victim, "preempted by {}", spec::display(pod));
+                desired.decision = Some(NodeDecision::Preempted);
+            }
+            news
+        });
+    }
+}
