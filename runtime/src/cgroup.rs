@@ -12,6 +12,7 @@ mod detect;
 mod devices;
 mod remove;
 mod values;
+mod warm;
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -21,6 +22,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::api::Resources;
 
 pub use devices::{DeviceAccess, DeviceRule};
+pub(crate) use warm::Warmth;
 
 /// v1 controllers that containers join.
 const V1_CONTROLLERS: [&str; 7] = [
@@ -165,7 +167,7 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Moves a process into the cgroup, in every hierarchy. On v1 this waits, see [`Cgroups::warm_up`].
+    /// Moves a process into the cgroup, in every hierarchy. On v1 this waits, see [`Warmth`].
     pub fn join(&self, path: &str, pid: i32) -> Result<(), CgroupError> {
         for directory in self.directories(path)? {
             write_file(&directory.join("cgroup.procs"), &pid.to_string())?;
@@ -198,32 +200,6 @@ impl Cgroups {
             }
         }
         Ok(names.into_iter().collect())
-    }
-
-    /// Pays the price of the first move of a process between cgroups, so that the container that starts in a
-    /// moment does not: after a pause the kernel waits for an RCU grace period, some 15 ms, before it lets
-    /// anybody write to a `cgroup.procs` on v1. Moving ourselves to where we are has no other effect.
-    /// Blocks; not for an async thread. On v2 nothing is moved, so nothing is done.
-    pub fn warm_up(&self) {
-        if self.is_v2() {
-            return;
-        }
-        let Ok(text) = fs::read_to_string("/proc/self/cgroup") else {
-            return;
-        };
-        // Our place is read anew: somebody may have moved us.
-        for hierarchy in self
-            .hierarchies
-            .iter()
-            .filter(|hierarchy| hierarchy.has("pids"))
-        {
-            let place = detect::own_paths(&text)
-                .find(|(controllers, _)| controllers.split(',').any(|name| name == "pids"));
-            if place.is_some_and(|(_, path)| hierarchy.own.ends_with(path.trim_start_matches('/')))
-            {
-                let _ = write_file(&hierarchy.own.join("cgroup.procs"), "0");
-            }
-        }
     }
 
     /// Makes the directory and those above it that are missing, from the root of the hierarchy on.

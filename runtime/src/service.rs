@@ -23,7 +23,7 @@ use crate::api::{
     Connection, Container, ContainerConfig, ContainerId, Error, ExecRequest, ExecSession,
     PodSandbox, PodSandboxConfig, PodUid, PodView, Resources, Result, RuntimeService, SandboxId,
 };
-use crate::cgroup::Cgroups;
+use crate::cgroup::{Cgroups, Warmth};
 use crate::container;
 use crate::container::rootfs::RootfsSource;
 use crate::sandbox::network::PodNetwork;
@@ -91,6 +91,7 @@ impl Runtime {
         }
         let core = Arc::new(Core {
             layout,
+            warmth: Arc::new(Warmth::new(&cgroups)),
             cgroups,
             filters: Filters::new(config.seccomp_root),
             network,
@@ -217,7 +218,7 @@ impl RuntimeService for Runtime {
         let updated = self.core.cgroups.update(path, resources);
         // A pod's cgroup is made a moment before the pod. Not earlier: the grace period holds the lock that
         // making a directory needs.
-        self.core.warm_up();
+        self.core.warmth.want();
         updated.map_err(|error| Error::Internal(format!("cannot update cgroup: {}", chain(&error))))
     }
 

@@ -24,7 +24,7 @@ pub(crate) async fn create(
     config: ContainerConfig,
 ) -> Result<ContainerId> {
     // It is started in a moment.
-    core.warm_up();
+    core.warmth.want();
     let id = ContainerId(
         record::new_id().map_err(|error| Error::Internal(format!("cannot make an id: {error}")))?,
     );

@@ -19,7 +19,7 @@ const MAX_HOSTNAME: usize = 64;
 pub(crate) async fn run(core: &Arc<Core>, config: PodSandboxConfig) -> Result<PodSandbox> {
     let controller = core.controller(&config.runtime_handler)?;
     check(&config)?;
-    core.warm_up();
+    core.warmth.want();
     let id = SandboxId(record::new_id().map_err(|error| internal("cannot make an id", &error))?);
     let netns = match config.network {
         NamespaceMode::Node => None,

@@ -12,7 +12,7 @@ use super::registry::Registry;
 use crate::api::{
     ContainerId, Error, NamespaceMode, PodSandboxConfig, PodUid, Resources, Result, SandboxId,
 };
-use crate::cgroup::{self, Cgroups};
+use crate::cgroup::{self, Cgroups, Warmth};
 use crate::container::rootfs::RootfsSource;
 use crate::sandbox::network::PodNetwork;
 use crate::sandbox::{SandboxController, SandboxRecord};
@@ -52,6 +52,7 @@ impl Layout {
 pub(crate) struct Core {
     pub(crate) layout: Layout,
     pub(crate) cgroups: Cgroups,
+    pub(crate) warmth: Arc<Warmth>,
     pub(crate) filters: Filters,
     pub(crate) network: Arc<dyn PodNetwork>,
     pub(crate) images: Arc<dyn RootfsSource>,
@@ -96,14 +97,6 @@ impl Core {
         match config.network {
             NamespaceMode::Node => &self.host.hostname,
             _ => &config.hostname,
-        }
-    }
-
-    /// Starts the v1 grace period early, beside the network or the container's files: see [`Cgroups::warm_up`].
-    pub(crate) fn warm_up(self: &Arc<Self>) {
-        if !self.cgroups.is_v2() {
-            let core = self.clone();
-            tokio::task::spawn_blocking(move || core.cgroups.warm_up());
         }
     }
 
