@@ -3,10 +3,15 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 LAB := target/debug/hanok-lab
+# Which specs of Kubernetes' conformance suite are run, and how many at once.
+FOCUS ?= \[sig-node\].*\[Conformance\]
+SKIP ?= \[Serial\]|\[Slow\]|\[Disruptive\]
+PROCS ?= 8
 CONTROL_PLANE := etcd kube-apiserver kube-controller-manager kube-scheduler kubectl agnhost
+SUITE := e2e.test ginkgo nonewprivs
 PEER_NODE := kubelet containerd containerd-shim-runc-v2 ctr
 
-.PHONY: build demo test lint unit stories cluster-up cluster-down cluster-status cluster-programs bench
+.PHONY: build demo test lint unit stories conformance cluster-up cluster-down cluster-status cluster-programs bench
 
 # The release build of hanok, with the static hanok-shim and hanok-pause beside it, in target/release.
 build:
@@ -34,6 +39,13 @@ unit:
 # STORIES="oom kill" tells those whose names hold one of these words.
 stories: build cluster-programs
 	$(CARGO) test --locked --workspace --test stories -- $(STORIES)
+
+# Kubernetes' own conformance suite on both nodes of a lab; verdicts in target/conformance. PEER=kubelet runs it on a
+# kubelet node instead, and puts both nodes' verdicts side by side.
+conformance: build cluster-programs
+	e2e/install.sh conformance $(if $(filter kubelet,$(PEER)),peer)
+	e2e/controlplane/build.sh target/bin $(SUITE) $(if $(filter kubelet,$(PEER)),$(PEER_NODE))
+	$(LAB) conformance --focus '$(FOCUS)' --skip '$(SKIP)' --procs $(PROCS) $(if $(filter kubelet,$(PEER)),--peer)
 
 # A control plane and two nodes in network namespaces, to play with; kubeconfigs in target/cluster.
 cluster-up: build cluster-programs

@@ -1,18 +1,20 @@
 #!/bin/bash
 # Installs the Debian packages that builds, demo, tests or the peer node need, and says nothing when all are there.
-# Starts no service and replaces none: docker-registry, whose package would start one, is only unpacked to target/bin.
+# Starts no service and replaces none: docker-registry and nginx, whose packages would start one, are only unpacked
+# to target/bin.
 #
-#   install.sh build|demo|test|peer ...
+#   install.sh build|demo|test|conformance|peer ...
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 packages=()
-registry=
+programs=()
 for what in "$@"; do
     case $what in
     build) packages+=(gcc libc6-dev libseccomp-dev pkg-config) ;;
     demo) packages+=(busybox-static iproute2 nftables) ;;
-    test) packages+=(busybox-static iproute2 nftables curl ca-certificates util-linux) registry=yes ;;
+    test) packages+=(busybox-static iproute2 nftables curl ca-certificates util-linux) programs+=(usr/bin/docker-registry) ;;
+    conformance) packages+=(bash-static curl util-linux) programs+=(usr/sbin/nginx) ;;
     peer) packages+=(runc containernetworking-plugins iptables conntrack) ;;
     *)
         echo "install.sh: unknown purpose \"$what\"" >&2
@@ -25,29 +27,30 @@ missing=()
 for package in "${packages[@]}"; do
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
 done
-fetch_registry=
-if [ -n "$registry" ] && [ ! -x /usr/bin/docker-registry ] && [ ! -x target/bin/docker-registry ]; then
-    fetch_registry=yes
-fi
-[ ${#missing[@]} -gt 0 ] || [ -n "$fetch_registry" ] || exit 0
+unpack=()
+for program in "${programs[@]}"; do
+    [ -x "/$program" ] || [ -x "target/bin/$(basename "$program")" ] || unpack+=("$program")
+done
+[ ${#missing[@]} -gt 0 ] || [ ${#unpack[@]} -gt 0 ] || exit 0
 
 if [ "$(id -u)" != 0 ]; then
-    echo "install.sh: as root, install: ${missing[*]} ${fetch_registry:+docker-registry}" >&2
+    echo "install.sh: as root, install: ${missing[*]} ${unpack[*]##*/}" >&2
     exit 1
 fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 quietly() { "$@" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }; }
 export DEBIAN_FRONTEND=noninteractive
-echo "installing ${missing[*]} ${fetch_registry:+docker-registry}" >&2
+echo "installing ${missing[*]} ${unpack[*]##*/}" >&2
 quietly apt-get update
 if [ ${#missing[@]} -gt 0 ]; then
     quietly apt-get install --yes --no-install-recommends "${missing[@]}"
 fi
-if [ -n "$fetch_registry" ]; then
+for program in "${unpack[@]}"; do
+    package=$(basename "$program")
     unpacked=$(mktemp -d)
-    (cd "$unpacked" && quietly apt-get download docker-registry && dpkg-deb --extract docker-registry_*.deb .)
+    (cd "$unpacked" && quietly apt-get download "$package" && dpkg-deb --extract "$package"_*.deb .)
     mkdir -p target/bin
-    mv "$unpacked/usr/bin/docker-registry" target/bin/
+    mv "$unpacked/$program" target/bin/
     rm -rf "$unpacked"
-fi
+done

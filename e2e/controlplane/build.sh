@@ -23,7 +23,7 @@ stamp="-s -w -X $version.gitVersion=$kubernetes -X $version.gitMajor=1 -X $versi
 recipe() {
     case $1 in
     etcd) printf '%s|%s|%s|%s' "$here" "-s -w" "" go.etcd.io/etcd/server/v3 ;;
-    agnhost) printf '%s|%s|%s|%s' "$here" "$stamp" "" k8s.io/kubernetes/test/images/agnhost ;;
+    agnhost | nonewprivs) printf '%s|%s|%s|%s' "$here" "$stamp" "" "k8s.io/kubernetes/test/images/$1" ;;
     ginkgo) printf '%s|%s|%s|%s' "$here" "-s -w" "" github.com/onsi/ginkgo/v2/ginkgo ;;
     containerd | containerd-shim-runc-v2 | ctr)
         printf '%s|%s|%s|%s' "$here/../peer" "-s -w" no_btrfs,no_zfs,no_devmapper \

@@ -7,6 +7,8 @@ mod catalog;
 mod layout;
 mod push;
 mod rootfs;
+mod shared_object;
+mod suite;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,6 +19,7 @@ pub use catalog::Recipe;
 pub use layout::Layout;
 pub use push::Registry;
 pub use rootfs::Rootfs;
+pub(crate) use suite::REPOSITORY as SUITE_REPOSITORY;
 
 use crate::paths;
 use crate::process::wait_for;
@@ -31,14 +34,15 @@ pub fn build(only: &[String]) -> Result<Vec<(Recipe, Layout)>> {
         [] => catalog::NAMES.to_vec(),
         only => only.iter().map(String::as_str).collect(),
     };
-    let build = |name: &str| {
-        let recipe = catalog::recipe(name).with_context(|| format!("image {name}"))?;
-        let dir = directory().join(format!("{name}-{}", recipe.key()?));
-        let layout =
-            Layout::open_or_write(&dir, &recipe).with_context(|| format!("image {name}"))?;
-        Ok((recipe, layout))
-    };
-    names.into_iter().map(build).collect()
+    names.into_iter().map(build_one).collect()
+}
+
+fn build_one(name: &str) -> Result<(Recipe, Layout)> {
+    let recipe = catalog::recipe(name).with_context(|| format!("image {name}"))?;
+    let dir = format!("{}-{}", name.replace('/', "-"), recipe.key()?);
+    let layout = Layout::open_or_write(&directory().join(dir), &recipe)
+        .with_context(|| format!("image {name}"))?;
+    Ok((recipe, layout))
 }
 
 /// Where layouts are kept.
@@ -57,4 +61,17 @@ pub fn publish(address: &str) -> Result<()> {
     images
         .iter()
         .try_for_each(|(recipe, layout)| recipe.push(layout, address))
+}
+
+/// Makes those of the references (registry/name:tag) that are images of Kubernetes' test suite which we can make,
+/// and pushes each to its registry under its own tag.
+///
+/// # Errors
+/// When an image cannot be made or pushed.
+pub fn publish_suite(address: &str, references: &str) -> Result<()> {
+    for (name, tag) in suite::wanted(address, references) {
+        let (_, layout) = build_one(name)?;
+        Registry::new(address).push(&layout, name, tag)?;
+    }
+    Ok(())
 }

@@ -9,6 +9,7 @@
 
 pub mod bench;
 pub mod cluster;
+pub mod conformance;
 pub mod image;
 pub mod kubeconfig;
 pub mod lab;

@@ -1,4 +1,4 @@
-//! `hanok-lab`: takes labs up and down, makes the images, and runs the benches.
+//! `hanok-lab`: takes labs up and down, makes the images, runs the benches and the conformance suite.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "the command's output")]
@@ -8,13 +8,13 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use hanok_e2e::lab::{Lab, NODES};
-use hanok_e2e::{bench, image};
+use hanok_e2e::{bench, conformance, image};
 
 /// A control plane, a registry and nodes in network namespaces of this machine.
 #[derive(Debug, Parser)]
 #[command(name = "hanok-lab")]
 struct Cli {
-    /// Number of the lab, 0 to 255; labs of different numbers live side by side [default: 0; bench takes a free one]
+    /// Number of the lab, 0 to 255; labs of different numbers live side by side [default: 0; bench and conformance take a free one]
     #[arg(long, env = "HANOK_LAB")]
     lab: Option<u8>,
     #[command(subcommand)]
@@ -44,6 +44,8 @@ enum Command {
     },
     /// Takes the figures on a lab of its own.
     Bench(bench::Options),
+    /// Runs Kubernetes' conformance suite on a lab of its own; verdicts in target/conformance.
+    Conformance(conformance::Options),
     /// Starts, stops or kills the agent of a node.
     Node {
         /// n1, n2, or peer for the kubelet node.
@@ -65,7 +67,7 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<()> {
     let lab = match (cli.lab, &cli.command) {
-        (None, Command::Bench(_)) => Lab::from_env(1)?,
+        (None, Command::Bench(_) | Command::Conformance(_)) => Lab::from_env(1)?,
         (number, _) => Lab::new(number.unwrap_or(0)),
     };
     match cli.command {
@@ -76,6 +78,7 @@ fn run(cli: Cli) -> Result<()> {
             Ok(())
         }
         Command::Images { only, push } => images(&only, push.as_deref()),
+        Command::Conformance(options) => conformance::run(&lab, &options),
         Command::Bench(options) => bench::run(&lab, &options),
         Command::Node { name, action } if name == "peer" => match action.as_str() {
             "start" => lab.peer().start(),

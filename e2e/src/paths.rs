@@ -42,12 +42,15 @@ pub fn hanok() -> Result<PathBuf> {
 /// # Errors
 /// When it is not there.
 pub fn registry() -> Result<PathBuf> {
-    let installed = PathBuf::from("/usr/bin/docker-registry");
-    if installed.exists() {
-        Ok(installed)
-    } else {
-        go_program("docker-registry")
-    }
+    installed_or_unpacked("/usr/bin/docker-registry")
+}
+
+/// Debian's web server: installed, or unpacked by `e2e/install.sh`.
+///
+/// # Errors
+/// When it is not there.
+pub fn nginx() -> Result<PathBuf> {
+    installed_or_unpacked("/usr/sbin/nginx")
 }
 
 /// The static program that most story images hold.
@@ -56,6 +59,14 @@ pub fn registry() -> Result<PathBuf> {
 /// When it is not there.
 pub fn testapp() -> Result<PathBuf> {
     existing(target().join("x86_64-unknown-linux-gnu/shim/hanok-testapp"))
+}
+
+fn installed_or_unpacked(installed: &str) -> Result<PathBuf> {
+    let installed = PathBuf::from(installed);
+    match installed.file_name() {
+        Some(name) if !installed.exists() => existing(target().join("bin").join(name)),
+        _ => Ok(installed),
+    }
 }
 
 fn existing(path: PathBuf) -> Result<PathBuf> {

@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 use super::layout::{Layout, hex};
 use super::push::Registry;
 use super::rootfs::Rootfs;
+use super::suite;
 use crate::paths;
 use crate::process::run;
 
@@ -60,7 +61,7 @@ impl Recipe {
     }
 }
 
-/// Every image.
+/// Every image of the stories.
 pub(super) const NAMES: [&str; 5] = ["busybox", "testapp", "nonroot", "pause", "agnhost"];
 
 /// What goes into an image.
@@ -74,7 +75,10 @@ pub(super) fn recipe(name: &str) -> Result<Recipe> {
         "nonroot" => nonroot(),
         "pause" => pause(),
         "agnhost" => agnhost(),
-        _ => bail!("there is no such image; there are {NAMES:?}"),
+        _ => match suite::recipe(name)? {
+            Some(recipe) => Ok(recipe),
+            None => bail!("there is no such image; there are {NAMES:?}"),
+        },
     }
 }
 
@@ -135,7 +139,7 @@ fn nonroot() -> Result<Recipe> {
     })
 }
 
-/// What holds a pod's namespaces on the peer node.
+/// What holds a pod's namespaces on the peer node, and what waits in many specs of the conformance suite.
 fn pause() -> Result<Recipe> {
     Ok(Recipe {
         name: "pause".into(),
@@ -162,7 +166,7 @@ fn agnhost() -> Result<Recipe> {
     })
 }
 
-fn skeleton() -> Rootfs {
+pub(super) fn skeleton() -> Rootfs {
     Rootfs::new()
         .directory("etc", 0o755)
         .text(
@@ -174,7 +178,7 @@ fn skeleton() -> Rootfs {
         .directory("tmp", 0o1777)
 }
 
-fn busybox_layer() -> Result<Rootfs> {
+pub(super) fn busybox_layer() -> Result<Rootfs> {
     ensure!(
         Path::new(BUSYBOX).exists(),
         "{BUSYBOX} is missing (package busybox-static)"

@@ -49,6 +49,26 @@ impl Rootfs {
         self.with(path, Entry::Directory { mode })
     }
 
+    /// Adds a directory that everybody may read, unless it is there.
+    pub(super) fn directory_once(self, path: &str) -> Self {
+        if path.is_empty() || self.has(path) {
+            return self;
+        }
+        self.directory(path, 0o755)
+    }
+
+    /// Adds an executable copied from the machine, unless it is there.
+    pub(super) fn program_once(self, path: &str, from: &Path) -> Self {
+        if self.has(path) {
+            return self;
+        }
+        self.program(path, from)
+    }
+
+    fn has(&self, path: &str) -> bool {
+        self.entries.iter().any(|(p, _)| p == path)
+    }
+
     /// Adds a file with this text.
     #[must_use]
     pub fn text(self, path: &str, text: &str) -> Self {
