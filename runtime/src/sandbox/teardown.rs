@@ -51,8 +51,8 @@ pub(crate) async fn remove(core: &Core, id: &SandboxId) -> Result<()> {
     Ok(())
 }
 
-/// Undoes what [`super::run`] has done so far, whoever did it. What cannot be undone is logged and stays on
-/// disk, for the next start of the agent to try.
+/// Undoes what [`super::run`] has done so far, whoever did it. What cannot be undone is logged and stays, listed
+/// as not ready: the pod's worker stops and removes it as it does with every sandbox that serves no more.
 pub(crate) async fn undo(core: &Core, sandbox: &Arc<Sandbox>) {
     let _gate = sandbox.gate.lock().await;
     let undone = match down(core, sandbox).await {
@@ -61,6 +61,8 @@ pub(crate) async fn undo(core: &Core, sandbox: &Arc<Sandbox>) {
     };
     if let Err(error) = undone {
         tracing::warn!(sandbox = %sandbox.id, %error, "sandbox could not be undone");
+        core.registry.add_sandbox(sandbox.clone());
+        core.ring(&sandbox.record().config.uid);
     }
 }
 

@@ -22,6 +22,8 @@ pub(crate) enum Fault {
     None,
     Pin,
     Add,
+    /// ADD fails, and DEL too.
+    AddAndDelete,
     Prepare,
 }
 
@@ -67,13 +69,17 @@ impl PodNetwork for FakeNetwork {
 
     async fn add(&self, request: NetworkRequest<'_>) -> Result<Vec<String>, NetworkError> {
         self.attached.lock().unwrap().push(request.sandbox.clone());
-        if *self.fault.lock().unwrap() == Fault::Add {
+        let fault = *self.fault.lock().unwrap();
+        if fault == Fault::Add || fault == Fault::AddAndDelete {
             return Err(NetworkError("add fails".into()));
         }
         Ok(vec!["192.0.2.7".into()])
     }
 
     async fn delete(&self, request: NetworkRequest<'_>) -> Result<(), NetworkError> {
+        if *self.fault.lock().unwrap() == Fault::AddAndDelete {
+            return Err(NetworkError("delete fails".into()));
+        }
         self.attached
             .lock()
             .unwrap()

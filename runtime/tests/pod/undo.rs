@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use hanok_runtime::api::{Error, RuntimeService};
+use hanok_runtime::api::{Error, RuntimeService, SandboxState};
 
 use crate::fakes::Fault;
 use crate::rig::Rig;
@@ -40,6 +40,35 @@ async fn root_failing_network_leaves_nothing() {
             .contains("failed to setup network for sandbox"),
         "{error}"
     );
+    rig.assert_nothing_left().await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_sandbox_that_cannot_be_undone_is_listed_until_it_can() {
+    let mut rig = Rig::new("failundo").await;
+    set(&rig, Fault::AddAndDelete);
+    let error = rig
+        .runtime()
+        .run_pod_sandbox(rig.sandbox_config())
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("add fails"), "{error}");
+    // Also by the next agent.
+    for _ in 0..2 {
+        let listed = rig.runtime().list_pod_sandboxes().await.unwrap();
+        assert_eq!(listed.len(), 1);
+        assert_eq!(listed[0].state, SandboxState::NotReady);
+        let stop = rig.runtime().stop_pod_sandbox(&listed[0].id).await;
+        assert!(stop.unwrap_err().to_string().contains("delete fails"));
+        rig.open().await;
+    }
+    set(&rig, Fault::None);
+    let listed = rig.runtime().list_pod_sandboxes().await.unwrap();
+    rig.runtime()
+        .remove_pod_sandbox(&listed[0].id)
+        .await
+        .unwrap();
     rig.assert_nothing_left().await;
     rig.finish().await;
 }
