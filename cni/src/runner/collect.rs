@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
@@ -14,6 +15,8 @@ use crate::ipam;
 pub struct Collected {
     /// Containers that were detached.
     pub containers: Vec<String>,
+    /// Their network namespaces, which may be gone or pinned still.
+    pub namespaces: Vec<PathBuf>,
     /// Addresses whose leases were freed beside those.
     pub addresses: Vec<IpAddr>,
     /// What could not be cleaned up; the next collection tries again.
@@ -35,6 +38,7 @@ impl Inner {
             self.del_entry(&entry, &mut collected.errors).await;
             if collected.errors.len() == before {
                 collected.containers.push(id.clone());
+                collected.namespaces.push(entry.attachment.netns.clone());
             } else {
                 // Its lease goes only with everything else of it.
                 alive.insert(id.clone());

@@ -40,7 +40,7 @@ pub trait PodNetwork: std::fmt::Debug + Send + Sync {
     async fn delete(&self, request: NetworkRequest<'_>) -> Result<(), NetworkError>;
     /// Unpins the namespace.
     async fn unpin(&self, netns: &Path) -> Result<(), NetworkError>;
-    /// Takes back what belongs to no sandbox of the list: leases, cached results.
+    /// Takes back what belongs to no sandbox of the list: leases, cached results, pinned namespaces.
     async fn collect(&self, alive: &[SandboxId]) -> Result<(), NetworkError>;
     /// Whether pods can get a network; the error says why not.
     async fn ready(&self) -> Result<(), NetworkError>;
@@ -150,7 +150,12 @@ impl PodNetwork for CniNetwork {
                 "collected networks of sandboxes that are gone"
             );
         }
-        let errors: Vec<String> = collected.errors.iter().map(|error| error.chain()).collect();
+        let mut errors: Vec<String> = collected.errors.iter().map(|error| error.chain()).collect();
+        // Only what was pinned here: nobody else's is ours to remove.
+        let own = |netns: &&PathBuf| netns.parent() == Some(&self.netns_dir);
+        for netns in collected.namespaces.iter().filter(own) {
+            errors.extend(self.unpin(netns).await.err().map(|error| error.0));
+        }
         if errors.is_empty() {
             Ok(())
         } else {

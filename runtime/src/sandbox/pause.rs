@@ -165,36 +165,41 @@ impl SandboxController for PauseController {
     }
 
     async fn stop(&self, plan: &SandboxPlan) -> Result<(), ControllerError> {
-        match Shim::new(socket(&plan.dir)).shutdown().await {
-            Ok(()) | Err(shim_client::ShimError::Gone { .. }) => {}
-            Err(source) => {
-                // A shim that does not answer is killed; what it held dies with the cgroups.
-                kill_shim(&plan.dir);
-                tracing::warn!(
-                    sandbox = %plan.record.id,
-                    error = crate::service::chain(&source),
-                    "shim did not shut down and was killed"
-                );
-            }
-        }
-        for file in [socket(&plan.dir), pid_file(&plan.dir)] {
-            match fs::remove_file(&file) {
-                Err(source) if source.kind() != ErrorKind::NotFound => {
-                    return Err(ControllerError::Io {
-                        verb: "remove",
-                        path: file,
-                        source,
-                    });
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        end(&plan.dir).await
     }
 
     async fn remove(&self, _plan: &SandboxPlan) -> Result<(), ControllerError> {
         Ok(())
     }
+}
+
+/// Ends the shim of a sandbox's directory with everything in it. Success when there is none.
+pub(crate) async fn end(dir: &Path) -> Result<(), ControllerError> {
+    match Shim::new(socket(dir)).shutdown().await {
+        Ok(()) | Err(shim_client::ShimError::Gone { .. }) => {}
+        Err(source) => {
+            // A shim that does not answer is killed; what it held dies with the cgroups.
+            kill_shim(dir);
+            tracing::warn!(
+                sandbox = %dir.display(),
+                error = crate::service::chain(&source),
+                "shim did not shut down and was killed"
+            );
+        }
+    }
+    for file in [socket(dir), pid_file(dir)] {
+        match fs::remove_file(&file) {
+            Err(source) if source.kind() != ErrorKind::NotFound => {
+                return Err(ControllerError::Io {
+                    verb: "remove",
+                    path: file,
+                    source,
+                });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn socket(dir: &Path) -> PathBuf {

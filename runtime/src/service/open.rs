@@ -12,7 +12,9 @@ use std::sync::Arc;
 use super::{Core, Host, chain, child_cgroup, file_name, is_id, record};
 use crate::api::{SandboxId, SeccompProfile};
 use crate::container;
-use crate::sandbox::{Sandbox, SandboxPlan, SandboxRecord, Stage, events, record_file, teardown};
+use crate::sandbox::{
+    Sandbox, SandboxPlan, SandboxRecord, Stage, events, pause, record_file, teardown,
+};
 use crate::spec::capabilities;
 
 /// Where directories go that hold no readable record.
@@ -85,7 +87,7 @@ async fn adopt_sandbox(core: &Arc<Core>, dir: &Path) -> Option<String> {
     let record: SandboxRecord = match record::read(&record_file(dir)) {
         Ok(record) => record,
         Err(error) => {
-            set_aside(core, dir, &error);
+            set_aside(core, dir, &error).await;
             return None;
         }
     };
@@ -144,8 +146,12 @@ async fn reconnect(core: &Arc<Core>, sandbox: &Arc<Sandbox>) {
     events::follow(core, sandbox, holder.events);
 }
 
-/// Moves a directory without a readable record out of the way.
-fn set_aside(core: &Core, dir: &Path, error: &io::Error) {
+/// Moves a directory without a readable record out of the way. Nobody can say whose it is, so what runs in it
+/// ends; its network is collected with those of the sandboxes that are gone.
+async fn set_aside(core: &Core, dir: &Path, error: &io::Error) {
+    if let Err(error) = pause::end(dir).await {
+        tracing::error!(path = %dir.display(), error = chain(&error), "cannot end what runs in it");
+    }
     let broken = core.layout.sandboxes().with_file_name(BROKEN);
     let target = broken.join(dir.file_name().unwrap_or_default());
     let moved = record::create_private_dir(&broken).and_then(|()| fs::rename(dir, &target));

@@ -150,11 +150,18 @@ fn root_pods_reach_each_other_by_address_and_leave_no_lease() {
 
         // Another agent; what it does not know of must not lose its lease.
         drop(runtime);
-        let runtime = Runtime::open(config, images.clone(), network())
+        let runtime = Runtime::open(config.clone(), images.clone(), network())
             .await
             .unwrap();
         assert_eq!(runtime.list_pod_sandboxes().await.unwrap().len(), 2);
         assert_eq!(leases(base), 2);
+
+        let runtime = over_a_torn_record(runtime, base, image, async || {
+            Runtime::open(config.clone(), images.clone(), network())
+                .await
+                .unwrap()
+        })
+        .await;
         for sandbox in [&server, &client] {
             runtime.remove_pod_sandbox(&sandbox.id).await.unwrap();
             runtime
@@ -219,6 +226,32 @@ fn layout(dir: &Path) {
     let index = json!({"schemaVersion": 2, "manifests": [manifest]});
     fs::write(dir.join("index.json"), index.to_string()).unwrap();
     fs::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+}
+
+/// A third agent cannot read what became of a pod: nothing of it stays but the files, out of the way.
+async fn over_a_torn_record(
+    runtime: Runtime,
+    base: &Path,
+    image: &str,
+    open: impl AsyncFn() -> Runtime,
+) -> Runtime {
+    let torn = runtime.run_pod_sandbox(pod(base, "torn")).await.unwrap();
+    start(&runtime, &torn, image, "sleep 600").await;
+    drop(runtime);
+    let record = format!("run/sandboxes/{}/sandbox.json", torn.id);
+    fs::write(base.join(record), "{\"id\":").unwrap();
+    let runtime = open().await;
+    assert_eq!(runtime.list_pod_sandboxes().await.unwrap().len(), 2);
+    assert_eq!(leases(base), 2);
+    assert_eq!(entries(&base.join("netns")).len(), 2);
+    assert!(rustix::process::test_kill_process(pid(torn.pid)).is_err());
+    let cgroup = &torn.config.cgroup_parent;
+    runtime.remove_cgroup(cgroup).await.unwrap();
+    runtime
+}
+
+fn pid(number: i32) -> rustix::process::Pid {
+    rustix::process::Pid::from_raw(number).unwrap()
 }
 
 /// Files of leases: those named by an address.
