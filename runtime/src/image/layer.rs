@@ -9,6 +9,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, try_join_all};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use super::flight::Flight;
@@ -87,15 +88,21 @@ struct Job {
 impl Job {
     fn run(self, unpack: bool) -> BoxFuture<'static, Outcome> {
         let span = tracing::info_span!("image.layer", blob = %self.layer.blob, unpack);
-        async move {
+        let work = async move {
             let done = if unpack {
                 self.unpack().await
             } else {
                 self.fetch().await
             };
             done.map_err(Arc::new)
+        };
+        // A task of its own, which ends with the flight: a layer that polled the one below it, and that one the
+        // next, would need a stack as deep as the image.
+        let task = AbortOnDropHandle::new(tokio::spawn(work.instrument(span)));
+        async move {
+            task.await
+                .unwrap_or_else(|error| Err(Arc::new(error.into())))
         }
-        .instrument(span)
         .boxed()
     }
 

@@ -312,18 +312,23 @@ impl<R: BufRead> Reader<R> {
         if matches!(kind, Kind::HardLink | Kind::Symlink) && link.is_empty() {
             return Err(self.bad("link without a target"));
         }
+        let owner = |given: Option<u32>, at| match given {
+            Some(id) => Ok(id),
+            None => self.field(header, at, 8),
+        };
+        let (uid, gid) = (owner(extension.uid, 108)?, owner(extension.gid, 116)?);
+        // To the kernel this number is no owner but the wish to keep the old one.
+        if uid == u32::MAX || gid == u32::MAX {
+            return Err(self.bad("the owner 4294967295 is nobody"));
+        }
         let entry = Entry {
             path,
             link,
             kind,
             size,
             mode: self.field(header, 100, 8)? & 0o7777,
-            uid: extension
-                .uid
-                .map_or_else(|| self.field(header, 108, 8), Ok)?,
-            gid: extension
-                .gid
-                .map_or_else(|| self.field(header, 116, 8), Ok)?,
+            uid,
+            gid,
             mtime: extension
                 .mtime
                 .map_or_else(|| header.mtime(), |(seconds, _)| seconds),

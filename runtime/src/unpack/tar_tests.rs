@@ -188,3 +188,12 @@ proptest! {
         let _ = list(&bytes);
     }
 }
+
+#[test]
+fn the_owner_that_means_none_is_refused() {
+    for at in [108, 116] {
+        let bytes = patch(one_file(), at, b"\x80\0\0\0\xff\xff\xff\xff");
+        let error = list(&bytes).unwrap_err().to_string();
+        assert!(error.contains("4294967295"), "{error}");
+    }
+}

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::build::{Built, descriptor, gzip, tar, two_layers};
+use super::build::{Built, descriptor, gzip, image, tar, two_layers};
 use super::*;
 use crate::image::manifest::OCI_MANIFEST;
 
@@ -187,4 +187,15 @@ async fn what_is_broken_in_the_store_is_set_aside_at_open() {
         "both are called x.json"
     );
     assert_eq!(images.list_images().await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_an_image_of_many_layers_needs_no_deep_stack() {
+    let layer = |number: usize| tar(&[(format!("f{number}").as_str(), b"x".as_slice())]);
+    let built = image(&(0..400).map(layer).collect::<Vec<_>>());
+    let scratch = tempfile::tempdir().unwrap();
+    write_layout(scratch.path(), &layout_files(&built, "example.com/high:1"));
+    let (_root, images) = store();
+    let found = images.import(scratch.path(), None).await.unwrap();
+    assert_eq!(images.ensure(&found[0].id).await.unwrap().len(), 400);
 }
