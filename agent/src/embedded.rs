@@ -102,11 +102,7 @@ pub fn remove_lock(dir: &Path) {
 /// Takes a directory for this process, and makes it when it is absent. Two agents in one would take each other's pods
 /// for orphans.
 fn lock(dir: &Path) -> anyhow::Result<File> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .with_context(|| format!("cannot create {}", dir.display()))?;
+    make(dir, 0o700)?;
     let path = dir.join(LOCK);
     let file = File::options()
         .create(true)
@@ -114,6 +110,26 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
         .write(true)
         .open(&path);
     let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+    hold(file, dir)
+}
+
+/// The same for a directory that is not ours alone: nothing is put into it, its own inode is locked.
+pub fn claim(dir: &Path) -> anyhow::Result<File> {
+    make(dir, 0o755)?;
+    let opened = File::open(dir).with_context(|| format!("cannot open {}", dir.display()))?;
+    hold(opened, dir)
+}
+
+fn make(dir: &Path, mode: u32) -> anyhow::Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(dir)
+        .with_context(|| format!("cannot create {}", dir.display()))
+}
+
+/// Locks an open file for as long as it stays open.
+fn hold(file: File, dir: &Path) -> anyhow::Result<File> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
@@ -123,7 +139,7 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
             )
         }
         Err(TryLockError::Error(error)) => {
-            Err(error).with_context(|| format!("cannot lock {}", path.display()))
+            Err(error).with_context(|| format!("cannot lock {}", dir.display()))
         }
     }
 }
@@ -141,5 +157,13 @@ mod tests {
         assert!(refused.contains("another hanok works in"), "{refused}");
         drop(first);
         lock(&run_dir).unwrap();
+        // Also out of one that is shared with others, where nothing is left behind.
+        let logs = dir.path().join("logs");
+        let first = claim(&logs).unwrap();
+        let refused = claim(&logs).unwrap_err().to_string();
+        assert!(refused.contains("another hanok works in"), "{refused}");
+        drop(first);
+        claim(&logs).unwrap();
+        assert_eq!(std::fs::read_dir(&logs).unwrap().count(), 0);
     }
 }

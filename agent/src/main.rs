@@ -3,7 +3,11 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 use hanok_agent::cmd;
+
+/// Exit code of a command line that cannot be understood.
+const USAGE: u8 = 2;
 
 /// A Kubernetes node in one program.
 #[derive(Debug, Parser)]
@@ -26,7 +30,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
     hanok_agent::descriptors::make_room();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -51,6 +58,54 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("hanok: {error:#}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints help as it was asked for, and what is wrong with a command line as every other complaint: in one line.
+fn refuse(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        error.exit();
+    }
+    eprintln!("hanok: {}", one_line(&error.to_string()));
+    ExitCode::from(USAGE)
+}
+
+/// A complaint of clap without its heading, usage and pointer to the help.
+fn one_line(message: &str) -> String {
+    let message = message.trim_start_matches("error: ");
+    let lines = message.lines().take_while(|line| {
+        !line.starts_with("Usage:") && !line.starts_with("For more information")
+    });
+    let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+    words.join(" ").replace(" tip: ", ": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_command_line_is_one_line_that_names_flag_and_value() {
+        for (line, want) in [
+            (
+                "agent --max-pods=many",
+                "invalid value 'many' for '--max-pods <N>': invalid digit found in string",
+            ),
+            (
+                "agent --max-podz=3",
+                "unexpected argument '--max-podz' found: a similar argument exists: '--max-pods'",
+            ),
+            (
+                "run",
+                "the following required arguments were not provided: <FILE>...",
+            ),
+            ("agnet", "unrecognized subcommand 'agnet'"),
+        ] {
+            let error = Cli::try_parse_from(["hanok"].into_iter().chain(line.split(' ')));
+            let message = one_line(&error.expect_err(line).to_string());
+            assert!(message.starts_with(want), "{message}");
+            assert!(!message.contains('\n'), "{message}");
         }
     }
 }

@@ -18,7 +18,7 @@ use std::io::{Read, stdout};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use hanok_runtime::api::PodUid;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Pod;
@@ -31,10 +31,12 @@ use crate::sinks::PodUpdate;
 use crate::timeline::{Step, Timeline};
 use console::{Console, Note, Sink};
 use logs::Logs;
-use manifest::{ManifestError, Manifests};
+use manifest::Manifests;
 
 /// Lines of containers that wait to be printed; beyond them, reading waits.
 const LINES: usize = 1024;
+/// Most bytes of one manifest: far more than an API server would take.
+const MAX_MANIFEST: usize = 16 << 20;
 
 /// Options of `hanok run`.
 ///
@@ -132,31 +134,37 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
 /// Reads every manifest.
 fn read(files: &[PathBuf]) -> anyhow::Result<Manifests> {
     let mut manifests = Manifests::default();
+    let mut names = Vec::new();
     for path in files {
-        let (name, text) = if path.as_os_str() == "-" {
-            let mut text = String::new();
-            std::io::stdin()
-                .read_to_string(&mut text)
-                .context("standard input")?;
-            ("standard input".to_owned(), text)
+        let (name, bytes) = if path.as_os_str() == "-" {
+            let name = "standard input".to_owned();
+            let bytes = bounded(std::io::stdin()).context("standard input")?;
+            (name, bytes)
         } else {
             let name = path.display().to_string();
-            let text = std::fs::read_to_string(path).with_context(|| name.clone())?;
-            (name, text)
+            let bytes = std::fs::File::open(path)
+                .and_then(bounded)
+                .with_context(|| name.clone())?;
+            (name, bytes)
         };
-        manifests.add(&name, &text)?;
-    }
-    if manifests.pods.is_empty() {
-        let names: Vec<_> = files
-            .iter()
-            .map(|path| path.display().to_string())
-            .collect();
-        return Err(ManifestError::Empty {
-            file: names.join(", "),
+        if bytes.len() > MAX_MANIFEST {
+            bail!("{name}: is larger than {} MiB", MAX_MANIFEST >> 20);
         }
-        .into());
+        let text = std::str::from_utf8(&bytes)
+            .map_err(|error| anyhow!("{name}: byte {}: is no text", error.valid_up_to()))?;
+        manifests.add(&name, text)?;
+        names.push(name);
     }
-    Ok(manifests)
+    Ok(manifests.complete(&names)?)
+}
+
+/// Reads as much as a manifest may have, and a byte more.
+fn bounded(source: impl Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source
+        .take(MAX_MANIFEST as u64 + 1)
+        .read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// How the run ends.

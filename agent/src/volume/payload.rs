@@ -169,7 +169,8 @@ pub(super) fn token(pod: &Pod, token: &str, mode: i32) -> File {
 /// The group that owns the pod's volumes.
 pub(super) fn fs_group(pod: &Pod) -> Option<u32> {
     let security = pod.spec.as_ref()?.security_context.as_ref()?;
-    u32::try_from(security.fs_group?).ok()
+    // The API server takes no other.
+    u32::try_from(i32::try_from(security.fs_group?).ok()?).ok()
 }
 
 /// The one user that every container of the pod runs as.

@@ -78,7 +78,7 @@ fn wrong_manifest_names_file_and_field(_: &Space<'_>) -> Result<()> {
     refuses(
         run,
         "kind: Teapot\napiVersion: v1\n",
-        &["input.yaml", "no pod"],
+        &["input.yaml", "no pod", "Teapot"],
     )?;
     refuses(run, "{ not yaml", &["input.yaml"])
 }

@@ -1,5 +1,7 @@
 //! Checks of a pod that the API server would have made. Pure.
 
+mod fields;
+
 use std::collections::BTreeSet;
 
 use hanok_runtime::image::reference::Reference;
@@ -31,6 +33,7 @@ pub(super) fn pod(pod: &Pod) -> Result<(), Complaint> {
         let message = format!("{namespace:?}: lower case letters, digits and '-' are expected");
         return Err(Complaint::new("metadata.namespace", message));
     }
+    fields::metadata(&pod.metadata)?;
     let Some(spec) = &pod.spec else {
         return Err(Complaint::new("spec", "is missing"));
     };
@@ -50,10 +53,13 @@ fn spec(spec: &PodSpec) -> Result<(), Complaint> {
         spec.restart_policy.as_deref(),
         &["Always", "OnFailure", "Never"],
     )?;
+    fields::spec(spec)?;
     let mut volumes = BTreeSet::new();
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
         let field = format!("volumes[{index}].name");
         label(&field, &volume.name)?;
+        fields::volume(volume)
+            .map_err(|complaint| complaint.below(&format!("volumes[{index}]")))?;
         if !volumes.insert(volume.name.as_str()) {
             return Err(Complaint::new(
                 field,
@@ -105,6 +111,7 @@ fn container(container: &Container, volumes: &BTreeSet<&str>) -> Result<(), Comp
             return Err(Complaint::new(format!("env[{index}].name"), message));
         }
     }
+    fields::container(container)?;
     let mut paths = BTreeSet::new();
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
         let field = |name: &str| format!("volumeMounts[{index}].{name}");
@@ -116,6 +123,8 @@ fn container(container: &Container, volumes: &BTreeSet<&str>) -> Result<(), Comp
             let message = format!("{:?} is no path without ':'", mount.mount_path);
             return Err(Complaint::new(field("mountPath"), message));
         }
+        fields::mount(mount)
+            .map_err(|complaint| complaint.below(&format!("volumeMounts[{index}]")))?;
         if !paths.insert(mount.mount_path.as_str()) {
             let message = format!("{:?} is there twice", mount.mount_path);
             return Err(Complaint::new(field("mountPath"), message));
@@ -136,7 +145,12 @@ fn resources(resources: Option<&ResourceRequirements>) -> Result<(), Complaint> 
     for (list, quantities) in lists {
         for (name, quantity) in quantities.iter().flatten() {
             let field = format!("{list}.{name}");
-            Amount::try_from(quantity).map_err(|error| Complaint::new(field, error.to_string()))?;
+            let amount = Amount::try_from(quantity)
+                .map_err(|error| Complaint::new(&field, error.to_string()))?;
+            if amount < Amount::default() {
+                let message = format!("{:?}: must not be negative", quantity.0);
+                return Err(Complaint::new(field, message));
+            }
         }
     }
     for (name, request) in resources.requests.iter().flatten() {

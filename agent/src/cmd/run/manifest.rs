@@ -1,21 +1,29 @@
 //! From manifest files to pods and the objects that they refer to. Strict: every complaint is one line that names
 //! the file, the document, the field and what is wrong with it. Pure.
 
+mod kinds;
+#[cfg(test)]
+mod tests;
+mod typed;
+
 use std::fmt;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodTemplateSpec, Secret, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use self::kinds::{PODS, misspelt, only};
+use self::typed::{quantities_to_text, typed};
 use super::check;
 use crate::objects::manifest::ManifestObjects;
 
 /// Most pods that one run takes on.
 const MAX_PODS: usize = 250;
+
+/// Longest message about one field, bytes.
+const MAX_MESSAGE: usize = 400;
 
 /// What the manifests ask for.
 #[derive(Debug, Default)]
@@ -39,9 +47,15 @@ pub(super) struct Complaint {
 
 impl Complaint {
     pub(super) fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        // A value may be as long as the file.
+        if message.len() > MAX_MESSAGE {
+            message.truncate(message.floor_char_boundary(MAX_MESSAGE));
+            message.push_str("...");
+        }
         Self {
             field: field.into(),
-            message: message.into(),
+            message,
         }
     }
 
@@ -87,10 +101,12 @@ pub(super) enum ManifestError {
         complaint: Complaint,
     },
     /// Nothing to run.
-    #[error("{file}: no pod in it")]
+    #[error("{files}: no pod in it{}: kinds with pods are {}", only(.ignored), PODS.join(", "))]
     Empty {
         /// The file, or all of them.
-        file: String,
+        files: String,
+        /// What was there instead.
+        ignored: Vec<String>,
     },
 }
 
@@ -180,12 +196,24 @@ impl Manifests {
             ("v1", "Secret") => typed::<Secret>(value).map(|it| self.objects.add_secret(it)),
             ("v1", "Service") => typed::<Service>(value).map(|it| self.objects.add_service(it)),
             _ => {
+                misspelt(&version, &kind)?;
                 let name = value.pointer("/metadata/name").and_then(Value::as_str);
-                self.ignored
-                    .push(format!("{kind} {}", name.unwrap_or_default()));
+                let shown = format!("{kind} {}", name.unwrap_or_default());
+                self.ignored.push(shown.trim_end().to_owned());
                 Ok(())
             }
         }
+    }
+
+    /// The same, if there is anything to run in them.
+    pub(super) fn complete(self, files: &[String]) -> Result<Self, ManifestError> {
+        if self.pods.is_empty() {
+            return Err(ManifestError::Empty {
+                files: files.join(", "),
+                ignored: self.ignored,
+            });
+        }
+        Ok(self)
     }
 
     /// Adds the items of a List.
@@ -250,200 +278,7 @@ impl Manifests {
     }
 }
 
-/// The typed form of an object; refuses fields that it does not have.
-fn typed<T: DeserializeOwned + Serialize>(value: Value) -> Result<T, Complaint> {
-    let object: T = serde_path_to_error::deserialize(&value).map_err(|error| {
-        let field = error.path().to_string();
-        let given = at(&value, &field)
-            .map(|given| format!("{given}: "))
-            .unwrap_or_default();
-        let field = if field == "." { String::new() } else { field };
-        Complaint::new(
-            field,
-            format!("{given}{}", one_line(&error.into_inner().to_string())),
-        )
-    })?;
-    let known = serde_json::to_value(&object).unwrap_or_default();
-    match unknown_field(&value, &known) {
-        Some(field) => Err(Complaint::new(field, "unknown field")),
-        None => Ok(object),
-    }
-}
-
-/// The short value at a path as `serde_path_to_error` writes it.
-fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
-    let pointer = path.replace('[', ".").replace(']', "").replace('.', "/");
-    value
-        .pointer(&format!("/{pointer}"))
-        .filter(|found| !found.is_object() && !found.is_array())
-}
-
-/// The path of a field that was given and is not known: it is gone when the object is written again.
-fn unknown_field(given: &Value, known: &Value) -> Option<String> {
-    let join = |name: String, rest: String| match rest.as_str() {
-        "" => name,
-        _ if rest.starts_with('[') => format!("{name}{rest}"),
-        _ => format!("{name}.{rest}"),
-    };
-    match (given, known) {
-        (Value::Object(given), Value::Object(known)) => {
-            let mut fields = given.iter().filter(|(_, value)| !value.is_null());
-            fields.find_map(|(name, value)| match known.get(name) {
-                None => Some(name.clone()),
-                Some(known) => unknown_field(value, known).map(|rest| join(name.clone(), rest)),
-            })
-        }
-        (Value::Array(given), Value::Array(known)) => {
-            let mut items = given.iter().zip(known).enumerate();
-            items.find_map(|(index, (given, known))| {
-                unknown_field(given, known).map(|rest| join(format!("[{index}]"), rest))
-            })
-        }
-        _ => None,
-    }
-}
-
-/// Quantities may be written as numbers; the API's type is text.
-fn quantities_to_text(value: &mut Value) {
-    match value {
-        Value::Array(items) => items.iter_mut().for_each(quantities_to_text),
-        Value::Object(map) => {
-            for (key, value) in map {
-                match (key.as_str(), &mut *value) {
-                    ("limits" | "requests" | "overhead", Value::Object(quantities)) => {
-                        quantities.values_mut().for_each(number_to_text);
-                    }
-                    ("sizeLimit" | "divisor", value) => number_to_text(value),
-                    (_, value) => quantities_to_text(value),
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
-fn number_to_text(value: &mut Value) {
-    if let Value::Number(number) = value {
-        *value = Value::String(number.to_string());
-    }
-}
-
 /// Messages of parsers may have several lines.
 fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(text: &str) -> Result<Manifests, String> {
-        let mut manifests = Manifests::default();
-        manifests
-            .add("m.yaml", text)
-            .map_err(|error| error.to_string())?;
-        Ok(manifests)
-    }
-
-    fn names(manifests: &Manifests) -> Vec<String> {
-        manifests
-            .pods
-            .iter()
-            .filter_map(|pod| pod.metadata.name.clone())
-            .collect()
-    }
-
-    const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - name: c\n    image: i:1\n";
-
-    #[test]
-    fn pods_workloads_and_lists_become_pods() {
-        let template = "template: {spec: {containers: [{name: c, image: 'i:1'}]}}";
-        let text = format!(
-            "{POD}---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d}}\n\
-             spec: {{replicas: 2, selector: {{}}, {template}}}\n---\n# nothing\n---\n\
-             apiVersion: v1\nkind: List\nitems:\n- {{apiVersion: batch/v1, kind: Job, metadata: {{name: j, \
-             namespace: n}}, spec: {{{template}}}}}\n- {{apiVersion: v1, kind: ConfigMap, metadata: {{name: c}}}}\n\
-             - {{apiVersion: v1, kind: Namespace, metadata: {{name: n}}}}\n"
-        );
-        let manifests = read(&text).expect("manifests");
-        assert_eq!(names(&manifests), ["web", "d-0", "d-1", "j-0"]);
-        assert_eq!(manifests.pods[3].metadata.namespace.as_deref(), Some("n"));
-        assert_eq!(manifests.ignored, ["Namespace n"]);
-    }
-
-    #[test]
-    fn numbers_are_quantities_too() {
-        let text = format!(
-            "{POD}    resources: {{limits: {{cpu: 1, memory: 64Mi}}, requests: {{cpu: 0.5}}}}\n"
-        );
-        let manifests = read(&text).expect("a manifest");
-        let resources = manifests.pods[0]
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.containers[0].resources.as_ref());
-        let limits = resources
-            .and_then(|resources| resources.limits.as_ref())
-            .expect("limits");
-        assert_eq!(limits["cpu"].0, "1");
-    }
-
-    #[test]
-    fn a_complaint_names_file_document_and_field_in_one_line() {
-        let second = |text: &str| format!("{POD}---\n{text}");
-        let pod = |spec: &str| {
-            second(&format!(
-                "apiVersion: v1\nkind: Pod\nmetadata: {{name: x}}\nspec: {spec}\n"
-            ))
-        };
-        let table = [
-            ("a: [".to_owned(), "m.yaml: "),
-            (second("3"), "document 2: is no object"),
-            (second("kind: Pod"), "document 2: apiVersion: is missing"),
-            (
-                pod("{containers: [{name: c, image: i, imagePullPolcy: Always}]}"),
-                "document 2: spec.containers[0].imagePullPolcy: unknown field",
-            ),
-            (
-                pod("{containers: [{name: c, image: i, ports: [{containerPort: http}]}]}"),
-                "document 2: spec.containers[0].ports[0].containerPort: \"http\": invalid type",
-            ),
-            (pod("{}"), "document 2: spec"),
-            (
-                pod("{containers: []}"),
-                "document 2: spec.containers: is empty",
-            ),
-            (
-                second(POD),
-                "document 2: metadata.name: \"web\" is the name of another pod, too",
-            ),
-            (
-                second(
-                    "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec: {selector: {}, replicas: 9000, template: {}}",
-                ),
-                "document 2: spec.replicas: 9000: a run takes on 250 pods at most",
-            ),
-            (
-                second(
-                    "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec: {selector: {}, template: {spec: {containers: [{name: c}]}}}",
-                ),
-                "document 2: spec.template.spec.containers[0].image: is missing",
-            ),
-            (
-                second(
-                    "{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, image: 'A:B:C'}]}}]}",
-                ),
-                "document 2: items[0].spec.containers[0].image: \"A:B:C\": ",
-            ),
-        ];
-        for (text, want) in table {
-            let message = read(&text)
-                .map(|manifests| names(&manifests))
-                .expect_err(&text);
-            assert!(
-                message.starts_with("m.yaml: ") && message.contains(want),
-                "{message}\n{text}"
-            );
-            assert_eq!(message.lines().count(), 1, "{message}");
-        }
-    }
 }

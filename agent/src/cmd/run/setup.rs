@@ -1,5 +1,6 @@
 //! Opens everything that a run works with, and removes at its end what the run has made on the machine.
 
+use std::fs::File;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,6 +56,7 @@ pub(super) struct Node {
     run_dir: PathBuf,
     cgroup_root: String,
     made_dirs: Vec<PathBuf>,
+    _claimed: [File; 2],
 }
 
 impl Node {
@@ -106,6 +108,7 @@ impl Node {
             .clone()
             .unwrap_or_else(|| options.state_dir.join("logs"));
         let settings = settings(&root_dir, &log_dir);
+        let _claimed = claim(&root_dir, &settings.log_dir)?;
         let facts = NodeFacts {
             host_ips: settings.host_ips.clone(),
             pod_ips: Vec::new(),
@@ -140,6 +143,7 @@ impl Node {
             run_dir,
             cgroup_root,
             made_dirs,
+            _claimed,
         })
     }
 
@@ -169,6 +173,14 @@ impl Node {
             let _ = std::fs::remove_dir(dir);
         }
     }
+}
+
+/// What belongs to no pod of this run is removed from them.
+fn claim(root_dir: &Path, log_dir: &Path) -> anyhow::Result<[File; 2]> {
+    Ok([
+        embedded::claim(root_dir).context("--root-dir")?,
+        embedded::claim(log_dir).context("--log-dir")?,
+    ])
 }
 
 /// Removes the root of the cgroups, seen from the cgroup above it. A root that is our own cgroup stays.
