@@ -6,20 +6,19 @@
 
 #[cfg(test)]
 pub(crate) mod fake;
+mod transport;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http::{HeaderValue, Request, Uri};
-use hyper_rustls::FixedServerNameResolver;
-use hyper_util::client::legacy::Client as HyperClient;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::Config;
 use kube::client::{Body, ConfigExt};
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
-use rustls_pki_types::ServerName;
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use tower::{BoxError, ServiceBuilder, ServiceExt};
+
+use crate::certificate::store::{self, Facts};
+use transport::{Transport, Version};
 
 /// An idle connection is probed after this time, and given up when there is no answer after [`PING_TIMEOUT`].
 const PING_INTERVAL: Duration = Duration::from_secs(10);
@@ -51,8 +50,30 @@ pub struct ApiServer {
     pub watches: kube::Client,
     /// Where it is.
     pub url: Uri,
+    /// What the client certificate says, when there is one.
+    pub certificate: Option<Facts>,
+    transports: [Transport; 2],
+}
+
+impl ApiServer {
     /// The node's name in the client certificate (`system:node:NAME`), when there is one of this form.
-    pub certified_node: Option<String>,
+    pub fn certified_node(&self) -> Option<&str> {
+        let facts = self.certificate.as_ref()?;
+        facts.common_name.strip_prefix("system:node:")
+    }
+
+    /// Uses another certificate from now on; the arguments are those of [`load`].
+    pub async fn renew(&self, path: &Path, identity: Option<&Path>) -> Result<(), ClientError> {
+        let config = configuration(path, identity).await?;
+        let renewed = self
+            .transports
+            .iter()
+            .try_for_each(|one| one.renew(&config));
+        renewed.map_err(|error| ClientError {
+            path: path.to_owned(),
+            message: client_message(&error),
+        })
+    }
 }
 
 impl std::fmt::Debug for ApiServer {
@@ -63,8 +84,18 @@ impl std::fmt::Debug for ApiServer {
     }
 }
 
-/// Reads the kubeconfig and prepares both clients. Nothing is sent yet.
-pub async fn load(path: &Path) -> Result<ApiServer, ClientError> {
+/// Reads the kubeconfig and prepares both clients. Nothing is sent yet. `identity` is a PEM file with certificate
+/// and key to use in place of the kubeconfig's credentials.
+pub async fn load(path: &Path, identity: Option<&Path>) -> Result<ApiServer, ClientError> {
+    let config = configuration(path, identity).await?;
+    connect(&config).map_err(|error| ClientError {
+        path: path.to_owned(),
+        message: client_message(&error),
+    })
+}
+
+/// What a kubeconfig says.
+async fn configuration(path: &Path, identity: Option<&Path>) -> Result<Config, ClientError> {
     let failed = |message: String| ClientError {
         path: path.to_owned(),
         message,
@@ -78,61 +109,59 @@ pub async fn load(path: &Path) -> Result<ApiServer, ClientError> {
         ));
     }
     let kubeconfig = Kubeconfig::read_from(path).map_err(|error| failed(config_message(&error)))?;
+    if let Some(user) = missing_user(&kubeconfig) {
+        return Err(failed(format!(
+            "field contexts[].context.user: {user:?}: no such user in field users"
+        )));
+    }
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .map_err(|error| failed(config_message(&error)))?;
+    if let Some(identity) = identity {
+        let identity = Some(identity.display().to_string());
+        config.auth_info = AuthInfo {
+            client_certificate: identity.clone(),
+            client_key: identity,
+            ..AuthInfo::default()
+        };
+    }
+    if config.root_cert.as_ref().is_some_and(Vec::is_empty) {
+        // Without any CA every server would be refused, again and again.
+        return Err(failed(
+            "field clusters[].cluster.certificate-authority: holds no certificate (PEM)".into(),
+        ));
+    }
     config.headers.push((http::header::USER_AGENT, USER_AGENT));
-    connect(&config).map_err(|error| failed(client_message(&error)))
+    Ok(config)
+}
+
+/// The user of the current context, when there is none of this name: kube would go on without credentials.
+fn missing_user(config: &Kubeconfig) -> Option<String> {
+    let current = config.current_context.as_deref()?;
+    let mut contexts = config.contexts.iter();
+    let context = contexts.find(|context| context.name == current)?;
+    let user = context.context.as_ref()?.user.clone()?;
+    let known = config.auth_infos.iter().any(|one| one.name == user);
+    (!known && !user.is_empty()).then_some(user)
 }
 
 /// Both clients for a configuration.
 pub fn connect(config: &Config) -> Result<ApiServer, kube::Error> {
+    let requests = Transport::new(config, Version::Http2)?;
+    let watches = Transport::new(config, Version::Http1)?;
     Ok(ApiServer {
-        requests: client(config, Version::Http2)?,
-        watches: client(config, Version::Http1)?,
+        requests: client(config, requests.clone())?,
+        watches: client(config, watches.clone())?,
         url: config.cluster_url.clone(),
-        certified_node: certificate(config).as_deref().and_then(certified_node),
+        certificate: certificate(&config.auth_info)
+            .as_deref()
+            .and_then(store::facts),
+        transports: [requests, watches],
     })
 }
 
-/// Which protocol is offered to a TLS server. Without TLS it is always HTTP/1.1.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Version {
-    Http1,
-    Http2,
-}
-
-/// A client whose connections are not delayed by Nagle's algorithm and notice a dead server.
-fn client(config: &Config, version: Version) -> Result<kube::Client, kube::Error> {
-    let mut http = HttpConnector::new();
-    http.enforce_http(false);
-    http.set_nodelay(true);
-    http.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    http.set_keepalive(Some(PING_INTERVAL));
-    http.set_keepalive_interval(Some(PING_TIMEOUT / 3));
-    http.set_keepalive_retries(Some(3));
-    let mut builder = hyper_rustls::HttpsConnectorBuilder::new()
-        .with_tls_config(config.rustls_client_config()?)
-        .https_or_http();
-    if let Some(name) = &config.tls_server_name {
-        let name = ServerName::try_from(name.clone()).map_err(|error| {
-            kube::Error::Service(
-                format!("field clusters[].cluster.tls-server-name: {error}").into(),
-            )
-        })?;
-        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
-    }
-    let connector = match version {
-        Version::Http1 => builder.enable_http1().wrap_connector(http),
-        Version::Http2 => builder.enable_all_versions().wrap_connector(http),
-    };
-    let transport: HyperClient<_, Body> = HyperClient::builder(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .pool_timer(TokioTimer::new())
-        .http2_keep_alive_interval(PING_INTERVAL)
-        .http2_keep_alive_timeout(PING_TIMEOUT)
-        .http2_keep_alive_while_idle(true)
-        .build(connector);
+/// A client over connections of ours.
+fn client(config: &Config, transport: Transport) -> Result<kube::Client, kube::Error> {
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
@@ -161,6 +190,8 @@ fn config_message(error: &KubeconfigError) -> String {
         _ => "",
     };
     let text = error.to_string();
+    // The parser draws the place under its message.
+    let text = text.split("-->").next().unwrap_or_default();
     format!(
         "{field}{}",
         text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -183,9 +214,8 @@ fn client_message(error: &kube::Error) -> String {
 }
 
 /// The client certificate, PEM.
-fn certificate(config: &Config) -> Option<Vec<u8>> {
+pub(crate) fn certificate(auth: &AuthInfo) -> Option<Vec<u8>> {
     use base64::Engine;
-    let auth = &config.auth_info;
     match (&auth.client_certificate_data, &auth.client_certificate) {
         (Some(data), _) => base64::engine::general_purpose::STANDARD
             .decode(data.trim())
@@ -193,19 +223,6 @@ fn certificate(config: &Config) -> Option<Vec<u8>> {
         (None, Some(path)) => std::fs::read(path).ok(),
         (None, None) => None,
     }
-}
-
-/// NAME of a certificate for `system:node:NAME`.
-fn certified_node(pem: &[u8]) -> Option<String> {
-    let (_, block) = x509_parser::pem::parse_x509_pem(pem).ok()?;
-    let certificate = block.parse_x509().ok()?;
-    let name = certificate
-        .subject()
-        .iter_common_name()
-        .next()?
-        .as_str()
-        .ok()?;
-    Some(name.strip_prefix("system:node:")?.to_owned())
 }
 
 /// What to do about a failed request.
@@ -260,7 +277,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("node.kubeconfig");
         std::fs::write(&path, text).unwrap();
-        let error = load(&path).await.unwrap_err().to_string();
+        let error = load(&path, None).await.unwrap_err().to_string();
         assert!(
             !error.contains('\n') && error.starts_with(&format!("{}: ", path.display())),
             "{error}"
@@ -287,6 +304,16 @@ mod tests {
                 "/nowhere",
             ),
             (
+                format!("current-context: c\n{contexts}{cluster}users: []\n"),
+                "field contexts[].context.user: \"u\": no such user",
+            ),
+            (
+                format!(
+                    "current-context: c\n{contexts}clusters: [{{name: k, cluster: {{server: 'https://127.0.0.1:1', certificate-authority-data: aGVsbG8=}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
+                ),
+                "field clusters[].cluster.certificate-authority: holds no certificate",
+            ),
+            (
                 format!(
                     "current-context: c\n{contexts}clusters: [{{name: k, cluster: {{server: 'not a url'}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
                 ),
@@ -296,7 +323,7 @@ mod tests {
             let error = complaint(&text).await;
             assert!(error.contains(part), "{text:?} gave {error:?}");
         }
-        let missing = load(Path::new("/nowhere/kubeconfig"))
+        let missing = load(Path::new("/nowhere/kubeconfig"), None)
             .await
             .unwrap_err()
             .to_string();

@@ -74,6 +74,8 @@ pub struct Settings {
     pub node_labels: BTreeMap<String, String>,
     /// How to reach the API server.
     pub kubeconfig: PathBuf,
+    /// How to get a kubeconfig while there is none.
+    pub bootstrap_kubeconfig: Option<PathBuf>,
     /// Directories.
     pub paths: Paths,
     /// Bridge of the built-in pod network.
@@ -145,7 +147,9 @@ pub fn load(flags: &Flags, machine: &Machine) -> Result<Settings, ConfigError> {
         })?;
         files.push((path, text));
     }
-    resolve(flags, decode::decode(&files)?, machine)
+    let decoded = decode::decode(&files)?;
+    resolve::check_files(&files, &decoded.config)?;
+    resolve(flags, decoded, machine)
 }
 
 /// `*.conf` in the drop-in directory, sorted by name.

@@ -139,6 +139,12 @@ pub struct ServingFlags {
     /// Key of the serving certificate (PEM)
     #[arg(long, value_name = "FILE")]
     pub tls_private_key_file: Option<String>,
+    /// Whether to renew the client certificate before it expires
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub rotate_certificates: Option<bool>,
+    /// Whether to ask the cluster for the serving certificate, and to renew it
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub rotate_server_certificates: Option<bool>,
     /// CA of client certificates (PEM)
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<String>,
@@ -239,9 +245,6 @@ pub struct IgnoredFlags {
     #[arg(long, hide = true)]
     /// Not acted on.
     pub image_credential_provider_bin_dir: Option<String>,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    /// Not acted on.
-    pub rotate_certificates: Option<String>,
     #[arg(long, hide = true)]
     /// Not acted on.
     pub lock_file: Option<String>,
@@ -281,7 +284,6 @@ impl IgnoredFlags {
                 "--image-credential-provider-bin-dir",
                 &self.image_credential_provider_bin_dir,
             ),
-            ("--rotate-certificates", &self.rotate_certificates),
             ("--lock-file", &self.lock_file),
             ("--exit-on-lock-contention", &self.exit_on_lock_contention),
             ("--vmodule", &self.vmodule),

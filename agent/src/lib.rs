@@ -11,6 +11,7 @@
 
 pub mod assembly;
 pub mod back_off;
+pub mod certificate;
 pub mod client;
 pub mod cmd;
 pub mod config;

@@ -15,6 +15,8 @@ mod deletion;
 mod images;
 #[path = "stories/isolation.rs"]
 mod isolation;
+#[path = "stories/joining.rs"]
+mod joining;
 #[path = "stories/logs_and_exec.rs"]
 mod logs_and_exec;
 #[path = "stories/many.rs"]
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         agent_killed::stories(),
         bad_input::stories(),
         run::stories(),
+        joining::stories(),
         // Last: it reads the audit log of all that went before.
         api_server::stories(),
     ];

@@ -5,6 +5,7 @@
 mod checks;
 mod parts;
 
+use std::future::ready;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -15,8 +16,11 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::assembly::{Assembled, NodeNetwork};
+use crate::certificate::bootstrap::bootstrap;
+use crate::certificate::{Kind, renewal};
 use crate::client::{self, ApiServer};
 use crate::config::{self, Machine, Settings};
+use crate::embedded;
 use crate::events::ApiEvents;
 use crate::flags::Flags;
 use crate::lease::{self, Holder};
@@ -56,9 +60,21 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         );
     }
     checks::check(&settings)?;
-    let server = client::load(&settings.kubeconfig).await?;
+    let client = parts::order(&settings, Kind::Client, &[]);
+    if let Some(token) = &settings.bootstrap_kubeconfig {
+        tokio::select! {
+            joined = bootstrap(&settings.kubeconfig, token, &client) => joined?,
+            () = stop.cancelled() => return Ok(()),
+        }
+    }
+    let server = client::load(&settings.kubeconfig, parts::identity(&settings).as_deref()).await?;
     checks::certificate_is_ours(&settings, &server)?;
     let facts = parts::facts(&settings, &server).await?;
+    // What belongs to no pod of this agent is removed from them.
+    let _claimed = [
+        embedded::claim(&settings.paths.root_dir).context("--root-dir")?,
+        embedded::claim(&settings.paths.pod_logs_dir).context("--pod-log-dir")?,
+    ];
     let assembled = parts::machinery(&settings)
         .open(&settings.pod_cidrs)
         .await?;
@@ -144,6 +160,7 @@ impl Agent {
             parts::server_deps(&self.settings, &self.server, &self.assembled, pods.clone()),
         )?;
         tokio::spawn(ring(changes, pods));
+        self.keep_certificates();
         if self.settings.pod_cidrs.is_empty() {
             let (network, changed) = (self.assembled.network.clone(), self.node_changed.clone());
             tokio::spawn(follow_network(seen.clone(), network, changed));
@@ -201,6 +218,34 @@ impl Agent {
             settings: Arc::new(parts::pod_settings(&self.settings, &self.facts)?),
             clock: Clock::wall(),
         })
+    }
+
+    /// Renews what the cluster signs, as far as it was asked to.
+    fn keep_certificates(&self) {
+        let (settings, ips) = (&self.settings, &self.facts.ips);
+        let requests = || self.server.requests.clone();
+        if settings.kubelet.server_tls_bootstrap {
+            // The kubelet API looks at the file by itself.
+            let order = parts::order(settings, Kind::Serving, ips);
+            tokio::spawn(renewal::keep(requests(), order, None, || ready(())));
+        }
+        let certified = self.server.certified_node().is_some();
+        if settings.kubelet.rotate_certificates && certified {
+            let order = parts::order(settings, Kind::Client, &[]);
+            let (server, kubeconfig) = (self.server.clone(), settings.kubeconfig.clone());
+            let current = order.store.current();
+            let renewed = move || {
+                let (server, kubeconfig, current) =
+                    (server.clone(), kubeconfig.clone(), current.clone());
+                async move {
+                    if let Err(error) = server.renew(&kubeconfig, Some(&current)).await {
+                        tracing::error!(%error, "cannot use the new certificate");
+                    }
+                }
+            };
+            let given = self.server.certificate.clone();
+            tokio::spawn(renewal::keep(requests(), order, given, renewed));
+        }
     }
 
     fn keeper(&self) -> NodeKeeper {

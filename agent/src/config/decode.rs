@@ -191,7 +191,8 @@ mod tests {
         );
         assert_eq!(decoded.config.cluster_dns, ["10.96.0.10"]);
         assert_eq!(decoded.config.static_pod_path, "/etc/kubernetes/manifests");
-        assert_eq!(decoded.without_effect, ["rotateCertificates"]);
+        assert!(decoded.config.rotate_certificates);
+        assert!(decoded.without_effect.is_empty());
     }
 
     #[test]

@@ -38,6 +38,11 @@ pub struct KubeletConfiguration {
     pub healthz_port: u16,
     /// Address of `/healthz`.
     pub healthz_bind_address: String,
+    /// Renew the client certificate before it expires.
+    pub rotate_certificates: bool,
+    /// Ask the cluster for the serving certificate, and renew it.
+    #[serde(rename = "serverTLSBootstrap")]
+    pub server_tls_bootstrap: bool,
     /// The cluster's DNS domain.
     pub cluster_domain: String,
     /// Addresses of the cluster's DNS servers.
@@ -145,6 +150,8 @@ impl Default for KubeletConfiguration {
             authorization: Authorization::default(),
             healthz_port: 10248,
             healthz_bind_address: "127.0.0.1".into(),
+            rotate_certificates: false,
+            server_tls_bootstrap: false,
             cluster_domain: "cluster.local".into(),
             cluster_dns: Vec::new(),
             streaming_connection_idle_timeout: Duration::from_secs(4 * 3600),

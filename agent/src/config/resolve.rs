@@ -35,6 +35,7 @@ pub fn resolve(
         )?
         .unwrap_or_default(),
         kubeconfig: kubeconfig(flags)?,
+        bootstrap_kubeconfig: flags.bootstrap_kubeconfig.clone(),
         paths: paths(flags, &kubelet, machine),
         bridge_name: bridge_name(flags)?,
         pod_cidrs: cidrs("--pod-cidr (podCIDR)", &kubelet.pod_cidr)?,
@@ -72,6 +73,8 @@ fn overlay(flags: &Flags, config: &mut KubeletConfiguration) -> Result<(), Confi
         serving.healthz_port => config.healthz_port;
         serving.tls_cert_file => config.tls_cert_file;
         serving.tls_private_key_file => config.tls_private_key_file;
+        serving.rotate_certificates => config.rotate_certificates;
+        serving.rotate_server_certificates => config.server_tls_bootstrap;
         serving.client_ca_file => config.authentication.x509.client_ca_file;
         serving.anonymous_auth => config.authentication.anonymous.enabled;
         serving.authentication_token_webhook => config.authentication.webhook.enabled;
@@ -144,8 +147,95 @@ fn refuse<T>(
     })
 }
 
+/// The same complaints about what the files say by themselves: they name the file.
+pub(super) fn check_files(
+    files: &[(PathBuf, String)],
+    config: &KubeletConfiguration,
+) -> Result<(), ConfigError> {
+    check(config).map_err(|error| in_file(files, error))
+}
+
+/// Gives a complaint about a field its place: the last file that has the field.
+fn in_file(files: &[(PathBuf, String)], error: ConfigError) -> ConfigError {
+    let ConfigError::Value {
+        name,
+        value,
+        message,
+    } = error
+    else {
+        return error;
+    };
+    // `--flag (field)`, or the field alone.
+    let field = name.split_once('(').map_or(name, |(_, rest)| rest);
+    let field = field.split(')').next().unwrap_or(field);
+    let top = field.split('.').next().unwrap_or(field);
+    let found = files.iter().rev().find(|(_, text)| text.contains(top));
+    match found {
+        Some((path, _)) => ConfigError::Field {
+            path: path.clone(),
+            field: field.to_owned(),
+            message: format!("{value:?}: {message}"),
+        },
+        None => ConfigError::Value {
+            name,
+            value,
+            message,
+        },
+    }
+}
+
 /// Values that have only a few right forms.
 fn check(config: &KubeletConfiguration) -> Result<(), ConfigError> {
+    check_texts(config)?;
+    check_tls(config)?;
+    let cgroup = &config.cgroup_root;
+    if cgroup.split('/').any(|part| part == "..") || cgroup.contains('\0') {
+        return refuse(
+            "--cgroup-root (cgroupRoot)",
+            cgroup,
+            "write a path without \"..\"",
+        );
+    }
+    if config.pod_pids_limit < -1 {
+        return refuse(
+            "podPidsLimit",
+            &config.pod_pids_limit,
+            "write -1 for no limit, or a number from 0 on",
+        );
+    }
+    for cidr in cidrs("--pod-cidr (podCIDR)", &config.pod_cidr)? {
+        if cidr.max_prefix_len() - cidr.prefix_len() < 2 {
+            let message = "pods need more than four addresses";
+            return refuse("--pod-cidr (podCIDR)", &cidr, message);
+        }
+    }
+    amount("containerLogMaxSize", &config.container_log_max_size)?;
+    reserved(config).map(drop)
+}
+
+/// Where the serving certificate comes from.
+fn check_tls(config: &KubeletConfiguration) -> Result<(), ConfigError> {
+    if config.tls_cert_file.is_empty() != config.tls_private_key_file.is_empty() {
+        let given = format!("{}{}", config.tls_cert_file, config.tls_private_key_file);
+        let message = "a certificate and its key go together: give both, or neither";
+        return refuse(
+            "--tls-cert-file (tlsCertFile), --tls-private-key-file",
+            &given,
+            message,
+        );
+    }
+    if config.server_tls_bootstrap && !config.tls_cert_file.is_empty() {
+        let message = "with serverTLSBootstrap the cluster gives the certificate: give one of both";
+        return refuse(
+            "--tls-cert-file (tlsCertFile)",
+            &config.tls_cert_file,
+            message,
+        );
+    }
+    Ok(())
+}
+
+fn check_texts(config: &KubeletConfiguration) -> Result<(), ConfigError> {
     let mode = &config.authorization.mode;
     if !matches!(mode.as_str(), "Webhook" | "AlwaysAllow") {
         return refuse(
@@ -191,15 +281,6 @@ fn check(config: &KubeletConfiguration) -> Result<(), ConfigError> {
             let name = "--allowed-unsafe-sysctls (allowedUnsafeSysctls)";
             return refuse(name, pattern, &error.to_string());
         }
-    }
-    if config.tls_cert_file.is_empty() != config.tls_private_key_file.is_empty() {
-        let given = format!("{}{}", config.tls_cert_file, config.tls_private_key_file);
-        let message = "a certificate and its key go together: give both, or neither";
-        return refuse(
-            "--tls-cert-file (tlsCertFile), --tls-private-key-file",
-            &given,
-            message,
-        );
     }
     let url = &config.static_pod_url;
     if !url.is_empty() && !url.starts_with("http://") && !url.starts_with("https://") {
@@ -263,13 +344,11 @@ fn node_ips(text: &str) -> Result<Vec<IpAddr>, ConfigError> {
 
 fn kubeconfig(flags: &Flags) -> Result<PathBuf, ConfigError> {
     match (&flags.kubeconfig, &flags.bootstrap_kubeconfig) {
-        (Some(path), None) => Ok(path.clone()),
-        // kubeadm's units always give both; the second one counts only while the first does not exist.
-        (Some(path), Some(_)) if path.exists() => Ok(path.clone()),
-        (_, Some(path)) => refuse(
+        (Some(path), _) => Ok(path.clone()),
+        (None, Some(path)) => refuse(
             "--bootstrap-kubeconfig",
             &path.display(),
-            "joining with a bootstrap token is not supported: make a certificate for this node and give it by --kubeconfig",
+            "give --kubeconfig too: there goes what the node uses once it has joined",
         ),
         (None, None) => refuse(
             "--kubeconfig",

@@ -97,9 +97,10 @@ fn a_bad_value_is_refused_by_name_with_the_way_out() {
             "--pod-cidr=10.0.0.0",
             "--pod-cidr (podCIDR): \"10.0.0.0\": ",
         ),
+        ("--pod-cidr=10.0.0.0/32", "--pod-cidr (podCIDR): "),
         (
-            "--bootstrap-kubeconfig=/b",
-            "--bootstrap-kubeconfig: \"/b\": ",
+            "--cgroup-root=../../x",
+            "--cgroup-root (cgroupRoot): \"../../x\": ",
         ),
         (
             "--cgroup-driver=x",
@@ -110,4 +111,61 @@ fn a_bad_value_is_refused_by_name_with_the_way_out() {
         assert!(error.starts_with(message), "{flag} gave {error}");
         assert!(!error.contains('\n'), "{error}");
     }
+}
+
+#[test]
+fn a_bad_value_of_a_file_is_refused_with_the_files_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.yaml");
+    let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+    let machine = Machine {
+        hostname: "n".into(),
+        program_dir: "/usr/bin".into(),
+    };
+    let flags = Flags {
+        kubeconfig: Some("/k".into()),
+        config: Some(path.clone()),
+        ..Flags::default()
+    };
+    for (line, want) in [
+        ("clusterDNS: [x]", "field clusterDNS: \"x\": write IP"),
+        (
+            "authorization: {mode: Maybe}",
+            "field authorization.mode: \"Maybe\": write Webhook",
+        ),
+        (
+            "containerLogMaxSize: lots",
+            "field containerLogMaxSize: \"lots\": ",
+        ),
+        (
+            "kubeReserved: {cpu: lots}",
+            "field kubeReserved: \"lots\": ",
+        ),
+        ("podCIDR: x", "field podCIDR: \"x\": "),
+        ("podPidsLimit: -7", "field podPidsLimit: \"-7\": "),
+        ("cgroupRoot: ../x", "field cgroupRoot: \"../x\": "),
+    ] {
+        std::fs::write(&path, format!("{head}{line}\n")).unwrap();
+        let error = super::super::load(&flags, &machine)
+            .unwrap_err()
+            .to_string();
+        let want = format!("{}: {want}", path.display());
+        assert!(error.starts_with(&want), "{error} is not {want}");
+    }
+}
+
+#[test]
+fn a_node_joins_where_its_kubeconfig_is_to_be() {
+    let settings = settle(&["--bootstrap-kubeconfig=/b"]).unwrap();
+    assert_eq!(settings.kubeconfig, Path::new("/k"));
+    assert_eq!(
+        settings.bootstrap_kubeconfig.as_deref(),
+        Some(Path::new("/b"))
+    );
+    let alone = Flags {
+        bootstrap_kubeconfig: Some("/b".into()),
+        ..Flags::default()
+    };
+    let error = kubeconfig(&alone).unwrap_err().to_string();
+    assert!(error.contains("give --kubeconfig too"), "{error}");
 }

@@ -4,6 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use super::{AuthenticationConfig, AuthorizationConfig, ServerConfig, TlsConfig};
+use crate::certificate::Kind;
+use crate::certificate::store::Store;
 use crate::config::Settings;
 
 impl ServerConfig {
@@ -16,9 +18,13 @@ impl ServerConfig {
             SocketAddr::new(ip, port)
         };
         let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+        let signed = kubelet
+            .server_tls_bootstrap
+            .then(|| Store::new(&settings.paths.cert_dir, Kind::Serving).current());
         let tls = TlsConfig {
-            cert_file: path(&kubelet.tls_cert_file),
-            key_file: path(&kubelet.tls_private_key_file),
+            cert_file: path(&kubelet.tls_cert_file).or(signed.clone()),
+            key_file: path(&kubelet.tls_private_key_file).or(signed.clone()),
+            may_be_absent: signed.is_some(),
             cert_dir: settings.paths.cert_dir.clone(),
             client_ca_file: path(&kubelet.authentication.x509.client_ca_file),
             names: std::iter::once(settings.node_name.clone())
@@ -91,6 +97,14 @@ mod tests {
         );
         assert_eq!(config.stream_idle_timeout, Duration::from_secs(4 * 3600));
         assert!(config.debugging_handlers);
+    }
+
+    #[test]
+    fn the_clusters_own_certificate_is_awaited_where_it_will_be() {
+        let tls = config("serverTLSBootstrap: true\n").tls;
+        let file = Some("/var/lib/hanok/pki/kubelet-server-current.pem".into());
+        assert_eq!((tls.cert_file, tls.key_file), (file.clone(), file));
+        assert!(tls.may_be_absent);
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub struct TlsConfig {
     pub cert_file: Option<PathBuf>,
     /// Private key, PEM (tlsPrivateKeyFile).
     pub key_file: Option<PathBuf>,
+    /// The files are yet to come: until they do, the self-signed pair serves.
+    pub may_be_absent: bool,
     /// Directory of the self-signed pair: kubelet.crt and kubelet.key.
     pub cert_dir: PathBuf,
     /// CA certificates of clients, PEM (authentication.x509.clientCAFile).
@@ -57,6 +59,15 @@ pub enum TlsError {
         /// Why not.
         message: String,
     },
+    /// A file that a field names.
+    #[error("field {field}")]
+    Field {
+        /// The field.
+        field: &'static str,
+        /// What is wrong with the file.
+        #[source]
+        source: Box<TlsError>,
+    },
     /// Only one of tlsCertFile and tlsPrivateKeyFile is set.
     #[error("tlsCertFile and tlsPrivateKeyFile must be set together")]
     HalfAPair,
@@ -71,7 +82,13 @@ pub enum TlsError {
 /// Builds the server's TLS configuration. Reads files; makes the self-signed pair when there is none.
 pub(super) fn server_config(config: &TlsConfig) -> Result<Arc<RustlsServerConfig>, TlsError> {
     let (certificates, key) = match (&config.cert_file, &config.key_file) {
-        (Some(certificate), Some(key)) => (read_certificates(certificate)?, read_key(key)?),
+        (Some(certificate), Some(_)) if config.may_be_absent && !certificate.exists() => {
+            self_signed_pair(config)?
+        }
+        (Some(certificate), Some(key)) => (
+            read_certificates(certificate).map_err(of("tlsCertFile"))?,
+            read_key(key).map_err(of("tlsPrivateKeyFile"))?,
+        ),
         (None, None) => self_signed_pair(config)?,
         _ => return Err(TlsError::HalfAPair),
     };
@@ -80,7 +97,12 @@ pub(super) fn server_config(config: &TlsConfig) -> Result<Arc<RustlsServerConfig
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Rustls)?;
     let builder = match &config.client_ca_file {
-        Some(path) => builder.with_client_cert_verifier(client_verifier(path, provider)?),
+        Some(path) => {
+            let verifier = client_verifier(path, provider);
+            builder.with_client_cert_verifier(
+                verifier.map_err(of("authentication.x509.clientCAFile"))?,
+            )
+        }
         None => builder.with_no_client_auth(),
     };
     let mut server = builder
@@ -89,6 +111,14 @@ pub(super) fn server_config(config: &TlsConfig) -> Result<Arc<RustlsServerConfig
     // Upgrades exist in HTTP/1.1 only, and nothing here would profit from HTTP/2.
     server.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(server))
+}
+
+/// Says which field names the file.
+fn of(field: &'static str) -> impl FnOnce(TlsError) -> TlsError {
+    move |error| TlsError::Field {
+        field,
+        source: Box::new(error),
+    }
 }
 
 fn client_verifier(
@@ -149,7 +179,9 @@ fn self_signed_pair(
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
     let certificate = config.cert_dir.join("kubelet.crt");
     let key = config.cert_dir.join("kubelet.key");
-    if let (Ok(certificates), Ok(key)) = (read_certificates(&certificate), read_key(&key)) {
+    if let (Ok(certificates), Ok(key)) = (read_certificates(&certificate), read_key(&key))
+        && fit(&certificates, &key)
+    {
         return Ok((certificates, key));
     }
     let (certificate_pem, key_pem) =
@@ -162,6 +194,12 @@ fn self_signed_pair(
     write(&key, &key_pem, 0o600)?;
     write(&certificate, &certificate_pem, 0o644)?;
     Ok((read_certificates(&certificate)?, read_key(&key)?))
+}
+
+/// Whether certificate and key are of one pair: an agent may have died between writing the two.
+fn fit(certificates: &[CertificateDer<'static>], key: &PrivateKeyDer<'static>) -> bool {
+    let provider = rustls::crypto::ring::default_provider();
+    rustls::sign::CertifiedKey::from_der(certificates.to_vec(), key.clone_key(), &provider).is_ok()
 }
 
 fn make_self_signed(names: &[String]) -> Result<(String, String), rcgen::Error> {
@@ -233,6 +271,30 @@ mod tests {
     }
 
     #[test]
+    fn a_certificate_of_another_key_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        server_config(&config(dir.path())).unwrap();
+        let key = KeyPair::generate().unwrap().serialize_pem();
+        fs::write(dir.path().join("kubelet.key"), key).unwrap();
+        server_config(&config(dir.path())).unwrap();
+    }
+
+    #[test]
+    fn a_certificate_that_is_yet_to_come_is_stood_in_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("kubelet-server-current.pem");
+        let awaiting = TlsConfig {
+            cert_file: Some(file.clone()),
+            key_file: Some(file.clone()),
+            may_be_absent: true,
+            ..config(dir.path())
+        };
+        server_config(&awaiting).unwrap();
+        fs::write(&file, "rubbish").unwrap();
+        assert!(server_config(&awaiting).is_err());
+    }
+
+    #[test]
     fn errors_name_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let ca = dir.path().join("ca.crt");
@@ -241,7 +303,9 @@ mod tests {
             client_ca_file: Some(ca.clone()),
             ..config(dir.path())
         };
-        let error = server_config(&broken).unwrap_err().to_string();
+        let error = server_config(&broken).unwrap_err();
+        assert!(error.to_string().contains("clientCAFile"), "{error}");
+        let error = std::error::Error::source(&error).unwrap().to_string();
         assert!(error.contains(ca.to_str().unwrap()), "{error}");
         let half = TlsConfig {
             cert_file: Some(ca),

@@ -1,6 +1,7 @@
 //! What keeps the agent from starting, told before anything is touched.
 
 use anyhow::bail;
+use jiff::Timestamp;
 
 use crate::client::ApiServer;
 use crate::config::Settings;
@@ -47,19 +48,28 @@ fn is_cgroup_v2() -> bool {
     std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 
-/// A certificate for another node would be refused by the Node authorizer, request by request.
+/// A certificate for another node would be refused by the Node authorizer, request by request, and one that has
+/// expired by everybody.
 pub(super) fn certificate_is_ours(settings: &Settings, server: &ApiServer) -> anyhow::Result<()> {
-    match &server.certified_node {
+    let path = settings.kubeconfig.display();
+    if let Some(facts) = &server.certificate
+        && facts.not_after <= Timestamp::now()
+    {
+        bail!(
+            "{path}: its certificate for {:?} has expired at {}: give another kubeconfig, or --bootstrap-kubeconfig with a token to join anew",
+            facts.common_name,
+            facts.not_after
+        );
+    }
+    match server.certified_node() {
         Some(node) if *node != settings.node_name => bail!(
-            "{}: its certificate is for node {node:?} and this node is {:?}: give --hostname-override={node}, or this node's own kubeconfig",
-            settings.kubeconfig.display(),
+            "{path}: its certificate is for node {node:?} and this node is {:?}: give --hostname-override={node}, or this node's own kubeconfig",
             settings.node_name
         ),
         Some(_) => Ok(()),
         None => {
             tracing::warn!(
-                "{}: no certificate for system:node:{}: what this agent may do is not limited to its own node",
-                settings.kubeconfig.display(),
+                "{path}: no certificate for system:node:{}: what this agent may do is not limited to its own node",
                 settings.node_name
             );
             Ok(())

@@ -6,8 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use jiff::Timestamp;
 
 use crate::assembly::{Assembled, Machinery};
+use crate::certificate::store::Store;
+use crate::certificate::{Kind, Order};
 use crate::client::ApiServer;
 use crate::config::Settings;
 use crate::embedded::Places;
@@ -41,6 +44,23 @@ pub(super) fn machinery(settings: &Settings) -> Machinery {
         registry_config: paths.registry_config.clone(),
         plain_http_registries: settings.plain_http_registries.clone(),
     }
+}
+
+/// A certificate that the cluster is to sign.
+pub(super) fn order(settings: &Settings, kind: Kind, addresses: &[IpAddr]) -> Order {
+    Order {
+        kind,
+        node_name: settings.node_name.clone(),
+        addresses: addresses.to_vec(),
+        store: Store::new(&settings.paths.cert_dir, kind),
+    }
+}
+
+/// The certificate that goes before the kubeconfig's: one that was renewed, while it lasts.
+pub(super) fn identity(settings: &Settings) -> Option<PathBuf> {
+    let order = order(settings, Kind::Client, &[]);
+    let renewed = settings.kubelet.rotate_certificates && order.holds(Timestamp::now());
+    renewed.then(|| order.store.current())
 }
 
 /// Where Localhost profiles are, as in every kubelet.
@@ -88,13 +108,16 @@ async fn addresses(settings: &Settings, server: &ApiServer) -> anyhow::Result<Ve
         .trim_matches(['[', ']'])
         .to_owned();
     let port = server.url.port_u16().unwrap_or(443);
+    let kubeconfig = settings.kubeconfig.display();
     let lookup = tokio::time::timeout(RESOLVE, tokio::net::lookup_host((host.as_str(), port)));
     let peers: Vec<SocketAddr> = match lookup.await {
         Ok(Ok(peers)) => peers.collect(),
-        Ok(Err(error)) => {
-            bail!("cannot find the API server's address {host:?}: {error}: give --node-ip")
-        }
-        Err(_) => bail!("cannot find the API server's address {host:?}: no answer: give --node-ip"),
+        Ok(Err(error)) => bail!(
+            "{kubeconfig}: field clusters[].cluster.server: cannot find the address of {host:?}: {error}: give --node-ip to start before names can be found"
+        ),
+        Err(_) => bail!(
+            "{kubeconfig}: field clusters[].cluster.server: cannot find the address of {host:?}: no answer: give --node-ip to start before names can be found"
+        ),
     };
     let family = |ip: &IpAddr| {
         given
