@@ -13,15 +13,18 @@
 pub mod actions;
 pub mod admit;
 pub mod back_off;
+mod command;
 pub mod config;
 pub mod credentials;
 pub mod directory;
 pub mod files;
 pub mod hooks;
+mod http;
 pub mod labels;
 pub mod observation;
 pub mod probe;
 mod prober;
+pub mod resize;
 pub mod resources;
 pub mod settings;
 pub mod spec;

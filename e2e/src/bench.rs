@@ -6,6 +6,7 @@
 
 mod floor;
 mod lifecycle;
+mod probes;
 mod report;
 mod subject;
 mod timeline;
@@ -47,6 +48,9 @@ pub struct Options {
     /// Seconds of idling with the pods of the burst.
     #[arg(long, default_value_t = 60)]
     idle: u64,
+    /// Only what probes cost: so many pods as `--burst` says, each asked three times a second.
+    #[arg(long)]
+    probes: bool,
 }
 
 /// Starts a lab, measures, prints, and takes the lab down.
@@ -86,6 +90,10 @@ fn measure_in(lab: &Lab, options: &Options) -> Result<Report> {
 async fn measure(lab: &Lab, subjects: &[Subject], options: &Options) -> Result<Report> {
     let client = client(&lab.kubeconfig("admin")).await?;
     let mut report = Report::default();
+    if options.probes {
+        probes::measure(&client, &lab.registry(), subjects, options, &mut report).await?;
+        return Ok(report);
+    }
     floor::measure(&client, &mut report, options.pods)
         .await
         .context("floor")?;

@@ -21,6 +21,10 @@ mod joining;
 mod logs_and_exec;
 #[path = "stories/many.rs"]
 mod many;
+#[path = "stories/probes.rs"]
+mod probes;
+#[path = "stories/resize.rs"]
+mod resize;
 #[path = "stories/restarts.rs"]
 mod restarts;
 #[path = "stories/run.rs"]
@@ -36,6 +40,8 @@ fn main() -> ExitCode {
     let modules = [
         workloads::stories(),
         restarts::stories(),
+        probes::stories(),
+        resize::stories(),
         images::stories(),
         logs_and_exec::stories(),
         deletion::stories(),

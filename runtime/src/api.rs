@@ -113,6 +113,14 @@ pub enum Error {
         /// The chain of causes.
         message: String,
     },
+    /// The memory in use does not fit in a new, lower limit. Nothing was changed.
+    #[error("cannot lower the memory limit to {limit} bytes: {usage} bytes are in use")]
+    MemoryInUse {
+        /// Bytes that cannot be reclaimed.
+        usage: u64,
+        /// The limit that was asked for, bytes.
+        limit: u64,
+    },
     /// Anything else, with its chain of causes in the text.
     #[error("{0}")]
     Internal(String),
@@ -244,6 +252,10 @@ pub struct ContainerConfig {
     pub stdin_once: bool,
     /// Give it a terminal.
     pub tty: bool,
+    /// The signal that asks it to end, as images write it; empty for the image's own. A container that there is
+    /// has the one that counts, by its name.
+    #[serde(default)]
+    pub stop_signal: String,
     /// Limits.
     pub resources: Resources,
     /// Who it runs as, and what it may do.
@@ -406,6 +418,19 @@ pub struct Container {
     pub log_path: PathBuf,
     /// Process id of its init; 0 unless Running.
     pub pid: i32,
+    /// Who its first process was when it began; none before that, or when nobody saw it.
+    pub identity: Option<Identity>,
+}
+
+/// User and groups of a process, as the container sees them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// User id.
+    pub uid: u32,
+    /// Primary group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
 }
 
 /// What the runtime has of one pod, observed at one moment.
@@ -513,7 +538,22 @@ pub trait RuntimeService: Send + Sync + 'static {
             "cannot connect to port {port} of sandbox {id}: not supported"
         )))
     }
-    /// Makes or updates a cgroup above the containers: `kubepods`, `kubepods/burstable`, a pod's.
+    /// Changes the limits of a running container, all or none; zero and empty values stay as they are. Of a
+    /// created one, those that it will start with. The new limits are in its [`Container::config`], also for
+    /// an agent that starts later. [`Error::MemoryInUse`] when the memory limit would be below the usage.
+    ///
+    /// v1 wants a container's CPU quota within its pod's: grow the pod first, shrink it last.
+    async fn update_container_resources(
+        &self,
+        id: &ContainerId,
+        resources: &Resources,
+    ) -> Result<()> {
+        Err(Error::Internal(format!(
+            "cannot change container {id} to {resources:?}: not supported"
+        )))
+    }
+    /// Makes or updates a cgroup above the containers: `kubepods`, `kubepods/burstable`, a pod's. An update
+    /// changes all limits or none, as [`RuntimeService::update_container_resources`] does.
     async fn update_cgroup(&self, path: &str, resources: &Resources) -> Result<()>;
     /// Removes a cgroup made by [`RuntimeService::update_cgroup`], with what is left below it. Absent is success.
     async fn remove_cgroup(&self, path: &str) -> Result<()>;

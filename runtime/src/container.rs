@@ -11,6 +11,7 @@ pub(crate) mod adopt;
 pub(crate) mod create;
 mod devices;
 pub(crate) mod exec;
+mod identity;
 pub(crate) mod remove;
 pub mod rootfs;
 pub(crate) mod start;
@@ -25,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::api;
-use crate::api::{ContainerConfig, ContainerId, ContainerState, PodUid, SandboxId};
+use crate::api::{ContainerConfig, ContainerId, ContainerState, Identity, PodUid, SandboxId};
 use crate::sandbox::Sandbox;
 use crate::service::{Core, child_cgroup, record};
 
@@ -43,8 +44,11 @@ pub struct ContainerRecord {
     pub config: ContainerConfig,
     /// Digested reference of the image.
     pub image_ref: String,
-    /// STOPSIGNAL of the image; empty for TERM.
+    /// The signal that asks it to end: the configuration's, or the image's STOPSIGNAL; empty for TERM.
     pub stop_signal: String,
+    /// Who its first process was when it began.
+    #[serde(default)]
+    pub identity: Option<Identity>,
     /// Its root filesystem.
     pub rootfs: Rootfs,
     /// When it was made.
@@ -200,11 +204,15 @@ impl Container {
     pub(crate) fn view(&self) -> api::Container {
         let log_path = self.log_path();
         let record = self.record();
+        let config = ContainerConfig {
+            stop_signal: stop::signal_name(&record.stop_signal),
+            ..record.config
+        };
         let mut view = api::Container {
             id: record.id,
             sandbox: record.sandbox,
             pod: self.pod.clone(),
-            config: record.config,
+            config,
             state: ContainerState::Created,
             created_at: record.created_at,
             started_at: record.started_at,
@@ -215,6 +223,7 @@ impl Container {
             image_ref: record.image_ref,
             log_path,
             pid: 0,
+            identity: record.identity,
         };
         match self.phase() {
             Phase::Created => view.started_at = None,

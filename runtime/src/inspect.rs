@@ -167,6 +167,7 @@ mod tests {
             config: ContainerConfig::default(),
             image_ref: String::new(),
             stop_signal: String::new(),
+            identity: None,
             rootfs: Rootfs::Dir(String::new()),
             created_at: SystemTime::UNIX_EPOCH,
             started_at: started.then_some(SystemTime::UNIX_EPOCH),

@@ -83,6 +83,8 @@ pub struct KubeletConfiguration {
     pub pods_per_core: u32,
     /// Most processes in a pod; -1 for no limit.
     pub pod_pids_limit: i64,
+    /// Back-off of containers that crash.
+    pub crash_loop_back_off: CrashLoopBackOff,
     /// The file that pods with the node's DNS get.
     pub resolv_conf: String,
     /// Pod addresses when no API server gives any.
@@ -165,6 +167,7 @@ impl Default for KubeletConfiguration {
             max_pods: 110,
             pods_per_core: 0,
             pod_pids_limit: -1,
+            crash_loop_back_off: CrashLoopBackOff::default(),
             resolv_conf: "/etc/resolv.conf".into(),
             pod_cidr: String::new(),
             fail_swap_on: true,
@@ -186,6 +189,26 @@ impl Default for KubeletConfiguration {
             static_pod_url: String::new(),
             static_pod_url_header: BTreeMap::new(),
             http_check_frequency: Duration::from_secs(20),
+        }
+    }
+}
+
+/// Back-off of containers that crash.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct CrashLoopBackOff {
+    /// The longest back-off, 1 s to 300 s.
+    #[serde(
+        serialize_with = "go_duration",
+        deserialize_with = "positive::<_, 300>"
+    )]
+    pub max_container_restart_period: Duration,
+}
+
+impl Default for CrashLoopBackOff {
+    fn default() -> Self {
+        Self {
+            max_container_restart_period: Duration::from_secs(300),
         }
     }
 }

@@ -184,6 +184,19 @@ fn in_file(files: &[(PathBuf, String)], error: ConfigError) -> ConfigError {
     }
 }
 
+/// The longest back-off of a container.
+fn check_back_off(config: &KubeletConfiguration) -> Result<(), ConfigError> {
+    let longest = config.crash_loop_back_off.max_container_restart_period;
+    if (1..=300).contains(&longest.as_secs()) {
+        return Ok(());
+    }
+    refuse(
+        "crashLoopBackOff.maxContainerRestartPeriod",
+        &longest.as_secs_f64(),
+        "write seconds from 1s to 300s",
+    )
+}
+
 /// Values that have only a few right forms.
 fn check(config: &KubeletConfiguration) -> Result<(), ConfigError> {
     check_texts(config)?;
@@ -252,6 +265,7 @@ fn check_texts(config: &KubeletConfiguration) -> Result<(), ConfigError> {
             "write cgroupfs or systemd",
         );
     }
+    check_back_off(config)?;
     if config.read_only_port != 0 {
         let message = "there is no port without authentication: leave it 0 and use port 10250";
         return refuse(

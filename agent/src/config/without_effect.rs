@@ -12,7 +12,6 @@ pub(super) const WITHOUT_EFFECT: &[&str] = &[
     "cpuManagerPolicy",
     "cpuManagerPolicyOptions",
     "cpuManagerReconcilePeriod",
-    "crashLoopBackOff",
     "cgroupsPerQOS",
     "defaultPodSysctls",
     "enableContentionProfiling",

@@ -24,7 +24,12 @@ pub const KUBERNETES_VERSION: &str = "v1.37.2";
 const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 
 /// Features of the node that the control plane asks for by name, sorted.
-const DECLARED_FEATURES: &[&str] = &["ExtendWebSocketsToKubelet"];
+const DECLARED_FEATURES: &[&str] = &[
+    "ExtendWebSocketsToKubelet",
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+];
 
 /// The features that the node declares.
 pub fn declared_features() -> Vec<String> {

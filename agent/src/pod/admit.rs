@@ -12,6 +12,7 @@ mod features;
 mod fit;
 mod ports;
 mod preempt;
+mod resize;
 mod sysctls;
 mod taints;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use super::status::Failure;
 use crate::quantity::Amount;
 
 pub use preempt::preempted;
+pub use resize::resize;
 pub use sysctls::{SysctlPatternError, check_pattern};
 
 /// Label of a node's operating system.

@@ -18,7 +18,7 @@ const INITIAL: Duration = Duration::from_secs(10);
 pub const CAP: Duration = Duration::from_secs(300);
 /// A run (or a pause between failed pulls) longer than this starts anew: twice the longest back-off,
 /// also when the configured cap is lower.
-const RESET_AFTER: Duration = Duration::from_secs(600);
+pub const RESET_AFTER: Duration = Duration::from_secs(600);
 
 /// The back-off that stands after one run of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -62,6 +62,8 @@ pub(crate) struct State {
     pub(crate) answer: Option<i32>,
     /// What pods are judged by, as of the agent's start.
     pub(crate) node: NodeView,
+    /// Memory that no container can do without.
+    pub(crate) memory_in_use: Option<u64>,
     /// Why sandboxes cannot be made.
     pub(crate) broken_network: Option<String>,
     next: u32,
@@ -295,6 +297,7 @@ impl RuntimeService for Fake {
             image_ref: "docker.io/library/i@sha256:aa".into(),
             log_path: "/nowhere/0.log".into(),
             pid: 0,
+            identity: None,
         });
         Ok(id)
     }
@@ -363,7 +366,40 @@ impl RuntimeService for Fake {
         })
     }
 
-    async fn update_cgroup(&self, path: &str, _resources: &Resources) -> Result<()> {
+    async fn update_container_resources(
+        &self,
+        id: &ContainerId,
+        resources: &Resources,
+    ) -> Result<()> {
+        let mut state = self.state();
+        if let Some(usage) = state.memory_in_use {
+            let limit = u64::try_from(resources.memory_limit).unwrap_or(0);
+            if limit != 0 && limit < usage {
+                return Err(Error::MemoryInUse { usage, limit });
+            }
+        }
+        let (quota, memory) = (resources.cpu_quota, resources.memory_limit);
+        let record = state.containers.iter_mut().find(|record| record.id == *id);
+        let record = record.ok_or(Error::NotFound {
+            kind: "container",
+            id: id.0.clone(),
+        })?;
+        let has = &mut record.config.resources;
+        has.cpu_shares = resources.cpu_shares;
+        has.cpu_quota = quota;
+        has.memory_limit = memory;
+        let name = record.config.name.clone();
+        state.calls.push(format!("resize {name} {quota} {memory}"));
+        drop(state);
+        self.ring(&PodUid(sample::UID.to_owned()));
+        Ok(())
+    }
+
+    async fn update_cgroup(&self, path: &str, resources: &Resources) -> Result<()> {
+        if path.contains("/pod") {
+            let (quota, memory) = (resources.cpu_quota, resources.memory_limit);
+            self.call(format!("cgroup {quota} {memory}"));
+        }
         self.state().cgroups.insert(path.to_owned());
         Ok(())
     }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use hanok_runtime::api::{self, ContainerState, PodSandbox, PodView, SandboxState};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 
-use super::spec::Exit;
+use super::spec::{self, Exit, RESTARTING_ALL};
 
 /// The exit code of a container whose end nobody saw.
 pub const UNKNOWN_EXIT_CODE: i32 = 255;
@@ -14,6 +14,9 @@ pub const UNKNOWN_EXIT_CODE: i32 = 255;
 pub const LOST_EXIT_CODE: i32 = 137;
 /// The reason of a container whose record is lost.
 pub const LOST_REASON: &str = "ContainerStatusUnknown";
+
+/// The condition that says that all containers are being restarted.
+pub const ALL_RESTARTING: &str = "AllContainersRestarting";
 
 /// What the planner and the status builder look at.
 #[derive(Debug, Clone, Default)]
@@ -45,13 +48,14 @@ impl Observation {
             init.chain(app)
                 .chain(status.ephemeral_container_statuses.iter().flatten())
         });
+        let resetting = last.is_some_and(is_resetting);
         let lost = statuses
             .filter(|status| {
                 view.containers
                     .iter()
                     .all(|record| record.config.name != status.name)
             })
-            .filter_map(|status| lost(status).map(|lost| (status.name.clone(), lost)))
+            .filter_map(|status| lost(status, resetting).map(|lost| (status.name.clone(), lost)))
             .collect();
         Self { view, lost }
     }
@@ -121,6 +125,20 @@ impl Observation {
             .any(|record| record.state == ContainerState::Running)
     }
 
+    /// The containers whose end restarts all of the pod's.
+    pub fn reset_by(&self, pod: &Pod) -> Vec<&api::Container> {
+        let containers = spec::init_containers(pod)
+            .iter()
+            .chain(spec::app_containers(pod));
+        let ended = containers.filter_map(|container| {
+            let record = self.current(&container.name)?;
+            let is_over = record.state == ContainerState::Exited;
+            let action = spec::rule(container, record.exit_code).filter(|_| is_over)?;
+            (action == spec::RuleAction::RestartAll).then_some(record)
+        });
+        ended.collect()
+    }
+
     /// What is known of a container without a record.
     pub fn lost(&self, name: &str) -> Option<&Lost> {
         self.lost.get(name)
@@ -166,8 +184,14 @@ pub fn timestamp(time: std::time::SystemTime) -> Timestamp {
     Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
+/// Whether a status says that all containers are being restarted.
+pub fn is_resetting(status: &PodStatus) -> bool {
+    let mut conditions = status.conditions.iter().flatten();
+    conditions.any(|found| found.type_ == ALL_RESTARTING && found.status == "True")
+}
+
 /// What the last status says of a container without a record; none when it never ran.
-fn lost(status: &ContainerStatus) -> Option<Lost> {
+fn lost(status: &ContainerStatus, resetting: bool) -> Option<Lost> {
     let state = status.state.as_ref();
     let last = status.last_state.as_ref();
     let terminated = state
@@ -175,15 +199,19 @@ fn lost(status: &ContainerStatus) -> Option<Lost> {
         .or_else(|| last.and_then(|last| last.terminated.as_ref()));
     let running = state.is_some_and(|state| state.running.is_some());
     let exit = match terminated {
-        _ if running => Exit {
+        None if !running => return None,
+        _ if resetting => Exit {
             code: LOST_EXIT_CODE,
-            reason: LOST_REASON.to_owned(),
+            reason: RESTARTING_ALL.to_owned(),
         },
-        Some(ended) => Exit {
+        Some(ended) if !running => Exit {
             code: ended.exit_code,
             reason: ended.reason.clone().unwrap_or_default(),
         },
-        None => return None,
+        _ => Exit {
+            code: LOST_EXIT_CODE,
+            reason: LOST_REASON.to_owned(),
+        },
     };
     let count = u32::try_from(status.restart_count).unwrap_or(0);
     // A waiting container's count is that of the run it waits for.

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::{labels, spec};
+use super::{labels, resources, spec};
 
 /// The UID of every sample pod.
 pub(crate) const UID: &str = "11111111-2222-3333-4444-555555555555";
@@ -77,9 +77,9 @@ pub(crate) fn sandbox(attempt: u32, state: SandboxState) -> PodSandbox {
 
 /// A record of a container; `id` is `NAME.ATTEMPT`.
 pub(crate) fn record(pod: &Pod, name: &str, attempt: u32, state: ContainerState) -> Container {
-    let hash = spec::find_container(pod, name)
-        .map(|(_, container)| labels::container_hash(&container))
-        .unwrap_or_default();
+    let container = spec::find_container(pod, name).map(|(_, container)| container);
+    let hash = container.as_ref().map(labels::container_hash);
+    let limits = container.map(|container| resources::container_resources(pod, &container, 0));
     Container {
         id: ContainerId(format!("{name}.{attempt}")),
         sandbox: SandboxId("s0".into()),
@@ -89,7 +89,8 @@ pub(crate) fn record(pod: &Pod, name: &str, attempt: u32, state: ContainerState)
             attempt,
             image: "sha256:aa".into(),
             image_reference: "i:1".into(),
-            annotations: [(labels::HASH.to_owned(), hash)].into(),
+            annotations: [(labels::HASH.to_owned(), hash.unwrap_or_default())].into(),
+            resources: limits.unwrap_or_default(),
             ..ContainerConfig::default()
         },
         state,
@@ -102,6 +103,7 @@ pub(crate) fn record(pod: &Pod, name: &str, attempt: u32, state: ContainerState)
         image_ref: "docker.io/library/i@sha256:aa".into(),
         log_path: "/var/log/pods/x/c/0.log".into(),
         pid: 0,
+        identity: None,
     }
 }
 

@@ -14,6 +14,8 @@ use tokio::time::Instant;
 use super::admit::NodeView;
 use super::back_off;
 use super::files::dns::DnsConfig;
+use super::hooks;
+use super::observation::Observation;
 use super::spec;
 use crate::quantity::Amount;
 use crate::sinks::{EventKind, EventSink, Objects, StatusSink, Volumes};
@@ -66,6 +68,26 @@ impl Deps {
     ) {
         self.events
             .pod_event(pod, Some(&container.name), kind, reason, message);
+    }
+
+    /// What a hook had to tell.
+    pub(super) fn hook_told(&self, pod: &Pod, told: hooks::Told) {
+        if let Some(message) = told {
+            let reason = "LifecycleHTTPFallback";
+            self.pod_event(pod, EventKind::Warning, reason, &message);
+        }
+    }
+
+    /// The address that probes and hooks connect to; empty while there is none.
+    pub(super) fn pod_ip(&self, pod: &Pod, seen: &Observation) -> String {
+        let ips = match spec::host_network(pod) {
+            true => self.settings.host_ips.as_slice(),
+            false => seen
+                .newest_sandbox()
+                .map(|sandbox| sandbox.ips.as_slice())
+                .unwrap_or_default(),
+        };
+        ips.first().cloned().unwrap_or_default()
     }
 
     /// An event on the pod.

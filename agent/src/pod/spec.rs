@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use hanok_runtime::api::PodUid;
-use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerRestartRule, EphemeralContainer, Pod, PodSpec,
+};
 
 /// Kubernetes' default of `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
@@ -161,10 +163,13 @@ pub fn init_failed(exit: &Exit) -> bool {
     exit.code != 0 || exit.reason == "OOMKilled"
 }
 
+/// What a container's end is called whose run was ended with all others of the pod.
+pub const RESTARTING_ALL: &str = "RestartingAllContainers";
+
 /// Whether the container is started again after that end (the first matching rule, then the policy).
 pub fn should_restart(pod: &Pod, kind: ContainerKind, container: &Container, exit: &Exit) -> bool {
-    if matches!(kind, ContainerKind::App | ContainerKind::Init)
-        && rule_matches(container, exit.code)
+    if kind != ContainerKind::Ephemeral
+        && (exit.reason == RESTARTING_ALL || rule(container, exit.code).is_some())
     {
         return true;
     }
@@ -176,21 +181,42 @@ pub fn should_restart(pod: &Pod, kind: ContainerKind, container: &Container, exi
     }
 }
 
-/// Whether one of the container's restart rules asks for a restart after this exit code.
-fn rule_matches(container: &Container, code: i32) -> bool {
-    let rules = container
-        .restart_policy_rules
-        .as_deref()
-        .unwrap_or_default();
-    rules
-        .iter()
-        .filter(|rule| {
-            rule.exit_codes.as_ref().is_some_and(|on| {
-                let listed = on.values.as_deref().unwrap_or_default().contains(&code);
-                listed == (on.operator == "In")
-            })
+/// What a restart rule asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuleAction {
+    /// The container is started again.
+    Restart,
+    /// Every container of the pod is.
+    RestartAll,
+}
+
+/// The action of the first of the container's restart rules that holds for this exit code.
+pub fn rule(container: &Container, code: i32) -> Option<RuleAction> {
+    let rules = container.restart_policy_rules.as_deref();
+    let holds = |rule: &&ContainerRestartRule| {
+        rule.exit_codes.as_ref().is_some_and(|on| {
+            let listed = on.values.as_deref().unwrap_or_default().contains(&code);
+            listed == (on.operator == "In")
         })
-        .any(|rule| rule.action == "Restart")
+    };
+    let first = rules.unwrap_or_default().iter().find(holds)?;
+    action(first)
+}
+
+fn action(rule: &ContainerRestartRule) -> Option<RuleAction> {
+    match rule.action.as_str() {
+        "Restart" => Some(RuleAction::Restart),
+        "RestartAllContainers" => Some(RuleAction::RestartAll),
+        _ => None,
+    }
+}
+
+/// Whether the end of one container may restart all.
+pub fn may_restart_all(pod: &Pod) -> bool {
+    let containers = init_containers(pod).iter().chain(app_containers(pod));
+    let mut rules =
+        containers.flat_map(|container| container.restart_policy_rules.iter().flatten());
+    rules.any(|rule| action(rule) == Some(RuleAction::RestartAll))
 }
 
 /// Whether the pod lives in the node's network namespace.
@@ -323,6 +349,30 @@ mod tests {
             container,
             &exit(1)
         ));
+    }
+
+    #[test]
+    fn the_first_rule_that_holds_decides() {
+        let pod = sample::from(
+            serde_json::json!({"containers": [{"name": "c", "image": "i",
+            "restartPolicy": "Never", "restartPolicyRules": [
+                {"action": "Later", "exitCodes": {"operator": "In", "values": [1]}},
+                {"action": "Restart", "exitCodes": {"operator": "In", "values": [1, 2]}},
+                {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0, 3]}}]}]}),
+        );
+        let container = &app_containers(&pod)[0];
+        let table = [
+            (0, None),
+            (1, None),
+            (2, Some(RuleAction::Restart)),
+            (3, None),
+            (4, Some(RuleAction::RestartAll)),
+        ];
+        for (code, want) in table {
+            assert_eq!(rule(container, code), want, "{code}");
+        }
+        assert!(may_restart_all(&pod));
+        assert!(!may_restart_all(&sample::pod("Always", &["i"], &["a"])));
     }
 
     #[test]

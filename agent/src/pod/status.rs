@@ -9,6 +9,7 @@
 mod conditions;
 mod container;
 mod phase;
+mod resources;
 #[cfg(test)]
 mod tests;
 
@@ -20,9 +21,10 @@ use k8s_openapi::api::core::v1::{ContainerStatus, HostIP, Pod, PodCondition, Pod
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::actions::CrashLoop;
-use super::observation::Observation;
+use super::observation::{self, Observation};
 use super::probe::ProbeResults;
-use super::{resources, spec};
+use super::resize::{self, Pending};
+use super::{resources as quality, spec};
 
 /// Why a container waits: the reason and the message of its status.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +75,12 @@ pub struct Facts {
     pub rejected: bool,
     /// The condition of a pod that the node has ended for others' sake.
     pub disruption: Option<PodCondition>,
+    /// A resize that is not taken on: why, and for which generation.
+    pub resize_pending: Option<(Pending, i64)>,
+    /// A resize that is not in force yet: of which generation.
+    pub resizing: Option<i64>,
+    /// Why it is not.
+    pub resize_error: Option<String>,
     /// How far the end is.
     pub ending: Ending,
     /// Termination messages of ended containers.
@@ -96,6 +104,18 @@ pub struct Inputs<'a> {
     pub now: Timestamp,
 }
 
+impl Inputs<'_> {
+    /// Whether all containers are being restarted.
+    fn resets(&self) -> bool {
+        self.facts.ending == Ending::No && !self.seen.reset_by(self.pod).is_empty()
+    }
+
+    /// Whether they are, or have just been: what has no record has been ended for that.
+    fn has_reset(&self) -> bool {
+        self.resets() || self.last.is_some_and(observation::is_resetting)
+    }
+}
+
 /// Works out the status.
 pub fn build(inputs: &Inputs<'_>) -> PodStatus {
     let pod = inputs.pod;
@@ -109,7 +129,7 @@ pub fn build(inputs: &Inputs<'_>) -> PodStatus {
     let failure = failure.filter(|_| spec::is_terminal_phase(phase));
     let kept = inputs.last.cloned().unwrap_or_default();
     let ips = pod_ips(inputs);
-    PodStatus {
+    let mut status = PodStatus {
         conditions: Some(conditions::conditions(inputs, &statuses, phase)),
         pod_ip: ips.first().cloned(),
         pod_ips: some(ips.into_iter().map(|ip| PodIP { ip }).collect()),
@@ -132,14 +152,23 @@ pub fn build(inputs: &Inputs<'_>) -> PodStatus {
         message: failure
             .map(|failure| failure.message.clone())
             .or(kept.message.clone()),
-        qos_class: Some(resources::qos_class(pod).as_str().to_owned()),
+        qos_class: Some(quality::qos_class(pod).as_str().to_owned()),
         start_time: kept
             .start_time
             .clone()
             .or(Some(Time(inputs.facts.start_time))),
         observed_generation: pod.metadata.generation,
         ..kept
-    }
+    };
+    resources::report_pod(&mut status, inputs);
+    status
+}
+
+/// The generation whose resize is under way, by the status.
+pub(super) fn resizing(status: &PodStatus) -> Option<i64> {
+    let mut conditions = status.conditions.iter().flatten();
+    let found = conditions.find(|found| found.type_ == resize::IN_PROGRESS)?;
+    Some(found.observed_generation.unwrap_or_default())
 }
 
 /// The status of a pod that the node has not taken: of its containers there is nothing to say.
@@ -149,7 +178,7 @@ fn rejected(inputs: &Inputs<'_>, failure: &Failure) -> PodStatus {
         phase: Some("Failed".to_owned()),
         reason: Some(failure.reason.clone()),
         message: Some(failure.message.clone()),
-        qos_class: Some(resources::qos_class(inputs.pod).as_str().to_owned()),
+        qos_class: Some(quality::qos_class(inputs.pod).as_str().to_owned()),
         start_time: kept
             .start_time
             .clone()

@@ -3,6 +3,8 @@
 
 pub(super) mod clean;
 pub(super) mod image;
+pub(super) mod reset;
+pub(super) mod resize;
 pub(super) mod sandbox;
 pub(super) mod start;
 pub(super) mod stop;

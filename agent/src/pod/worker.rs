@@ -11,6 +11,7 @@
 
 mod operations;
 mod outcome;
+mod resize;
 mod running;
 mod stopping;
 #[cfg(test)]
@@ -33,6 +34,7 @@ use super::files::termination;
 use super::observation::{Observation, UNKNOWN_EXIT_CODE};
 use super::probe::ProbeResults;
 use super::prober::Prober;
+use super::resize::{Allocation, Pending};
 use super::settings::Deps;
 use super::status::{self, Ending, Facts, Failure};
 use super::sync::chain;
@@ -57,6 +59,8 @@ pub(super) struct Desired {
     pub(super) exists: Existence,
     /// Why the node itself ends it.
     pub(super) decision: Option<NodeDecision>,
+    /// Why it has not the resources that somebody wishes, and of which generation the wish is.
+    pub(super) pending: Option<(Pending, i64)>,
 }
 
 impl Desired {
@@ -66,6 +70,7 @@ impl Desired {
             pod,
             exists: Existence::Object,
             decision: None,
+            pending: None,
         }
     }
 
@@ -120,6 +125,14 @@ struct VolumeState {
     failures: u32,
 }
 
+/// The last restart of all containers.
+#[derive(Debug, Clone, Copy)]
+struct Reset {
+    at: Timestamp,
+    /// How long the next one waits after it.
+    delay: Duration,
+}
+
 /// A worker.
 pub(super) struct Worker {
     deps: Arc<Deps>,
@@ -136,6 +149,9 @@ pub(super) struct Worker {
     prober: Prober,
     pulls: PullBackOff,
     volumes: VolumeState,
+    resets: Option<Reset>,
+    /// The pod has been promised other resources than before; its cgroup may have to follow.
+    to_resize: bool,
     operations: Operations,
     /// Not before then: operations that failed.
     retries: BTreeMap<Key, Timestamp>,
@@ -163,6 +179,7 @@ impl Worker {
             pod,
             exists,
             decision,
+            pending,
         } = inbox.borrow().clone();
         let uid = spec::uid(&pod);
         let start_time = deps.clock.now();
@@ -173,6 +190,11 @@ impl Worker {
         };
         let last = pod.status.clone().filter(|status| status.phase.is_some());
         let told_ready = last.as_ref().is_some_and(is_ready);
+        let facts = Facts {
+            resizing: last.as_ref().and_then(status::resizing),
+            resize_pending: pending,
+            ..facts
+        };
         if !told_ready {
             deps.timeline.begin(&uid);
         }
@@ -190,6 +212,8 @@ impl Worker {
             prober: Prober::new(),
             pulls: PullBackOff::default(),
             volumes: VolumeState::default(),
+            resets: None,
+            to_resize: false,
             operations: Operations::default(),
             retries: BTreeMap::new(),
             announced: BTreeSet::new(),
@@ -282,14 +306,21 @@ impl Worker {
             pod,
             exists,
             decision,
+            pending,
         } = self.inbox.borrow_and_update().clone();
         self.decision = decision;
+        self.facts.resize_pending = pending;
         if Arc::ptr_eq(&pod, &self.pod) && exists == self.exists {
             return;
         }
         if pod.metadata.generation != self.pod.metadata.generation || pod.spec != self.pod.spec {
             // What failed for the old form may work for the new one.
             self.deps.objects.register(&pod);
+            if !Allocation::of(&self.pod).covers(&pod) {
+                self.to_resize = true;
+                self.facts.resizing = None;
+                self.retries.remove(&Key::Resize);
+            }
             self.retries
                 .retain(|key, _| !matches!(key, Key::Start(_) | Key::Sandbox));
         }
@@ -320,8 +351,12 @@ impl Worker {
     /// Probes what runs.
     fn probe(&mut self, seen: &Observation) {
         let last = self.last.as_ref();
+        let starting = self.operations.starting();
         let known = |id: &str| status::status_of_run(last?, id).cloned();
-        for (id, verdicts) in self.prober.update(&self.deps, &self.pod, seen, &known) {
+        for (id, verdicts) in self
+            .prober
+            .update(&self.deps, &self.pod, seen, &starting, &known)
+        {
             self.probes.set(id, verdicts);
         }
         let exists = |id: &ContainerId| seen.records().iter().any(|record| record.id == *id);

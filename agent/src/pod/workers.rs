@@ -5,6 +5,7 @@
 
 mod admission;
 mod house;
+mod resize;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use super::spec;
 use super::worker::{Desired, Existence, Worker};
 use crate::sinks::PodUpdate;
 use admission::Found;
+use resize::{Promised, Promises};
 
 /// Time between rounds of housekeeping.
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
@@ -31,7 +33,9 @@ const HOUSEKEEPING: Duration = Duration::from_secs(60);
 /// Starts the pod core. It ends when `updates` is closed; the pods then go on without it.
 pub fn start(deps: Deps, updates: mpsc::Receiver<PodUpdate>) -> (Pods, JoinHandle<()>) {
     let pods = Pods::default();
+    let allocations = deps.settings.pods_dir.with_file_name("allocations");
     let workers = Workers {
+        promises: Promises::new(allocations),
         deps: Arc::new(deps),
         pods: pods.clone(),
         workers: HashMap::new(),
@@ -65,6 +69,7 @@ struct Workers {
     /// Pods that wait for those to end whose place they take.
     need_room: Vec<Arc<Pod>>,
     found: Found,
+    promises: Promises,
     synced: bool,
 }
 
@@ -82,7 +87,10 @@ impl Workers {
                 },
                 rung = doorbell.recv() => self.rung(rung, &mut doorbell),
                 Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
-                () = self.pods.one_is_over() => self.try_waiting(),
+                () = self.pods.one_is_over() => {
+                    self.try_waiting();
+                    self.try_wishes();
+                }
                 () = sleep_until(next) => {
                     next = Instant::now() + HOUSEKEEPING;
                     self.make_cgroups().await;
@@ -111,6 +119,7 @@ impl Workers {
                 self.keep_house().await;
                 // Whoever ran before is known by now, or being ended.
                 self.found = Found::Sandboxes(HashMap::new());
+                self.try_wishes();
             }
         }
     }
@@ -127,7 +136,9 @@ impl Workers {
         if let Some(handle) = self.workers.get(&uid)
             && handle.desired.borrow().exists == Existence::Object
         {
-            handle.desired.send_modify(|desired| desired.pod = pod);
+            self.hand_over(pod);
+            // It may have let go of something.
+            self.try_wishes();
             return;
         }
         self.end_namesake(&pod);
@@ -161,7 +172,11 @@ impl Workers {
         }
     }
 
-    fn spawn(&mut self, desired: Desired) {
+    fn spawn(&mut self, mut desired: Desired) {
+        if desired.exists == Existence::Object && desired.decision.is_none() {
+            let Promised { pod, pending } = self.promise(desired.pod);
+            (desired.pod, desired.pending) = (pod, pending);
+        }
         let pod = desired.pod.clone();
         let uid = spec::uid(&pod);
         if let Found::Sandboxes(found) = &mut self.found {
@@ -211,7 +226,9 @@ impl Workers {
             self.spawn(desired);
             return;
         }
+        self.promises.forget(&uid);
         self.try_waiting();
+        self.try_wishes();
     }
 
     fn rung(

@@ -100,6 +100,19 @@ impl Bench {
         let pods = (0..count)
             .map(|_| self.pod(subject, 0))
             .collect::<Result<Vec<_>>>()?;
+        self.create_pods(subject, report, &pods).await
+    }
+
+    /// Creates these pods at once, waits for the last to be ready, and returns their names.
+    ///
+    /// # Errors
+    /// When one does not become ready.
+    pub(super) async fn create_pods(
+        &mut self,
+        subject: &Subject,
+        report: &mut Report,
+        pods: &[Pod],
+    ) -> Result<Vec<String>> {
         let names: Vec<String> = pods
             .iter()
             .filter_map(|p| p.metadata.name.clone())
@@ -120,7 +133,7 @@ impl Bench {
         report.add(
             subject.name(),
             "burst_pods_per_second",
-            count as f64 / seconds,
+            pods.len() as f64 / seconds,
             "pods/s",
         );
         Ok(names)

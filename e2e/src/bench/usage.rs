@@ -29,6 +29,11 @@ pub(super) fn memory(subject: &Subject, report: &mut Report) {
 
 /// Waits, and adds the share of one core that the node's processes took meanwhile.
 pub(super) async fn idle(subject: &Subject, report: &mut Report, duration: Duration) {
+    spent(subject, report, "idle", duration).await;
+}
+
+/// The same under another name than `idle`.
+pub(super) async fn spent(subject: &Subject, report: &mut Report, name: &str, duration: Duration) {
     // What the burst has set going may end first.
     tokio::time::sleep(duration.min(Duration::from_secs(10))).await;
     let kinds = subject.processes();
@@ -39,10 +44,10 @@ pub(super) async fn idle(subject: &Subject, report: &mut Report, duration: Durat
     let mut all = 0.0;
     for ((kind, pids), before) in kinds.iter().zip(before) {
         let percent = (cpu_seconds(pids) - before) / seconds * 100.0;
-        report.add(subject.name(), &format!("idle_cpu_{kind}"), percent, "%");
+        report.add(subject.name(), &format!("{name}_cpu_{kind}"), percent, "%");
         all += percent;
     }
-    report.add(subject.name(), "idle_cpu", all, "%");
+    report.add(subject.name(), &format!("{name}_cpu"), all, "%");
 }
 
 fn pss_mib(pid: i32) -> f64 {

@@ -88,6 +88,7 @@ mod tests {
             config: ContainerConfig::default(),
             image_ref: String::new(),
             stop_signal: String::new(),
+            identity: None,
             rootfs: hanok_shim::protocol::Rootfs::Dir(String::new()),
             created_at: SystemTime::UNIX_EPOCH,
             started_at: None,

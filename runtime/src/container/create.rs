@@ -81,6 +81,7 @@ fn blank(id: &ContainerId, sandbox: &Sandbox, config: &ContainerConfig) -> Conta
         config,
         image_ref: String::new(),
         stop_signal: String::new(),
+        identity: None,
         rootfs: Rootfs::Dir(String::new()),
         created_at: SystemTime::now(),
         started_at: None,
@@ -111,7 +112,8 @@ async fn make(core: &Arc<Core>, container: &Container, config: ContainerConfig) 
         .update(|record| {
             record.rootfs = rootfs;
             record.image_ref = image.reference;
-            record.stop_signal = image.facts.stop_signal;
+            let own = Some(config.stop_signal).filter(|signal| !signal.is_empty());
+            record.stop_signal = own.unwrap_or(image.facts.stop_signal);
         })
         .map_err(|error| files(&error))
 }

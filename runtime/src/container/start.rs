@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use hanok_shim::protocol::{ContainerSpec, FailureKind, Request};
 use tracing::{Instrument, info_span};
 
-use super::{Container, Phase, StartFailure, create, devices, spec_file};
+use super::{Container, Phase, StartFailure, create, devices, identity, spec_file};
 use crate::api::{ContainerId, Error, NamespaceMode, Result};
 use crate::service::{Core, chain, record};
 use crate::shim_client;
@@ -34,6 +34,7 @@ pub(crate) async fn start(core: &Arc<Core>, id: &ContainerId) -> Result<()> {
         }
         match launch(core, &container).await {
             Ok(pid) => {
+                note_identity(&container, pid);
                 // Not when the exit came first.
                 container.advance(&Phase::Starting, Phase::Running { pid });
                 Ok(())
@@ -43,6 +44,17 @@ pub(crate) async fn start(core: &Arc<Core>, id: &ContainerId) -> Result<()> {
     }
     .instrument(span)
     .await
+}
+
+/// Writes down who the process is. It may have changed that in the moment since it began, which hardly any does; and
+/// one that has ended already is nobody.
+fn note_identity(container: &Container, pid: i32) {
+    let Some(identity) = identity::of(pid) else {
+        return;
+    };
+    if let Err(error) = container.update(|record| record.identity = Some(identity)) {
+        tracing::warn!(%error, "cannot record who the container runs as");
+    }
 }
 
 async fn launch(core: &Arc<Core>, container: &Container) -> Result<i32, StartFailure> {

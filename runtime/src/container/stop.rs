@@ -133,6 +133,21 @@ fn signal_number(written: &str) -> Option<i32> {
     named(name)
 }
 
+/// The name of a signal as images write it, as the API has it; TERM's when it is none.
+pub(super) fn signal_name(written: &str) -> String {
+    let number = signal_number(written).unwrap_or(libc::SIGTERM);
+    if let Ok(signal) = nix::sys::signal::Signal::try_from(number) {
+        return signal.as_str().to_owned();
+    }
+    // The API counts real-time signals from the nearer end.
+    match number {
+        34 => "SIGRTMIN".to_owned(),
+        35..=49 => format!("SIGRTMIN+{}", number - 34),
+        64 => "SIGRTMAX".to_owned(),
+        _ => format!("SIGRTMAX-{}", 64 - number),
+    }
+}
+
 fn named(name: &str) -> Option<i32> {
     format!("SIG{name}")
         .parse::<nix::sys::signal::Signal>()
@@ -164,6 +179,21 @@ mod tests {
             ("é€é", None),
         ] {
             assert_eq!(signal_number(written), expected, "{written:?}");
+        }
+    }
+
+    #[test]
+    fn signals_are_named_as_the_api_names_them() {
+        for (written, expected) in [
+            ("", "SIGTERM"),
+            ("nonsense", "SIGTERM"),
+            ("usr1", "SIGUSR1"),
+            ("9", "SIGKILL"),
+            ("37", "SIGRTMIN+3"),
+            ("SIGRTMAX-1", "SIGRTMAX-1"),
+            ("RTMIN", "SIGRTMIN"),
+        ] {
+            assert_eq!(signal_name(written), expected, "{written:?}");
         }
     }
 }

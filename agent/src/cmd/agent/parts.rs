@@ -162,6 +162,7 @@ pub(super) fn pod_settings(
     pod.seccomp_dir = seccomp_dir(settings);
     pod.seccomp_default = kubelet.seccomp_default;
     pod.pod_pids_limit = kubelet.pod_pids_limit.max(0);
+    pod.back_off_cap = kubelet.crash_loop_back_off.max_container_restart_period;
     pod.dns = DnsConfig {
         cluster_dns: kubelet.cluster_dns.clone(),
         cluster_domain: kubelet.cluster_domain.clone(),

@@ -12,11 +12,7 @@ use crate::quantity::Amount;
 /// Everything that there is too little of, in the order pods, cpu, memory, ephemeral-storage, the others by name.
 pub(super) fn lacking(pod: &Pod, node: &Placement, others: &[Arc<Pod>]) -> Vec<Unmet> {
     let mut lacking = Vec::new();
-    let capacity = |name: &str| {
-        node.allocatable
-            .get(name)
-            .map_or(0, |amount| count(name, *amount))
-    };
+    let capacity = |name: &str| capacity_of(node, name);
     let pods = i64::try_from(others.len()).unwrap_or(i64::MAX);
     lacking.extend(too_little("pods", 1, pods, capacity("pods")));
     let requests = counted(pod, Some(node));
@@ -41,6 +37,12 @@ pub(super) fn lacking(pod: &Pod, node: &Placement, others: &[Arc<Pod>]) -> Vec<U
         lacking.extend(too_little(name, requested, used, capacity(name)));
     }
     lacking
+}
+
+/// So much of a resource as the node has for pods.
+pub(super) fn capacity_of(node: &Placement, resource: &str) -> i64 {
+    let amount = node.allocatable.get(resource);
+    amount.map_or(0, |amount| count(resource, *amount))
 }
 
 /// So much of a resource as a pod counts for; 1 of `pods`.

@@ -99,12 +99,21 @@ pub fn config(from: Ingredients<'_>) -> Result<ContainerConfig, String> {
         stdin: container.stdin.unwrap_or(false),
         stdin_once: container.stdin_once.unwrap_or(false),
         tty: container.tty.unwrap_or(false),
+        stop_signal: lifecycle_signal(container),
         resources: resources::container_resources(pod, container, settings.node_memory),
         security,
         labels: labels::container_labels(pod, &container.name),
         annotations: annotations(pod, container, settings, attempt, from.back_off),
         envs: from.envs,
     })
+}
+
+/// The signal that the container is to be stopped by; empty for its image's.
+fn lifecycle_signal(container: &Container) -> String {
+    let lifecycle = container.lifecycle.as_ref();
+    lifecycle
+        .and_then(|lifecycle| lifecycle.stop_signal.clone())
+        .unwrap_or_default()
 }
 
 /// What a new agent needs to know of the container.
@@ -167,7 +176,7 @@ mod tests {
         let pod = sample::from(json!({
             "terminationGracePeriodSeconds": 7,
             "containers": [{"name": "c", "image": "i:1", "command": ["$(SHELL)", "$$(X)"], "args": ["$(NO)"],
-                "terminationMessagePolicy": "FallbackToLogsOnError"}]}));
+                "terminationMessagePolicy": "FallbackToLogsOnError", "lifecycle": {"stopSignal": "SIGUSR1"}}]}));
         let config = config(Ingredients {
             pod: &pod,
             container: &spec::app_containers(&pod)[0],
@@ -183,6 +192,7 @@ mod tests {
             target: None,
         })
         .expect("a configuration");
+        assert_eq!(config.stop_signal, "SIGUSR1");
         assert_eq!(config.command, ["/bin/sh", "$(X)"]);
         assert_eq!(config.args, ["$(NO)"]);
         assert_eq!(config.log_path, Path::new("c/3.log"));

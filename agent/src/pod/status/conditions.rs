@@ -5,10 +5,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::Inputs;
 use super::container::{Statuses, is_initialized};
+use crate::pod::observation::ALL_RESTARTING;
+use crate::pod::resize;
 use crate::pod::spec::{self, ContainerKind};
 
 /// The types that this module writes.
-const OWNED: [&str; 5] = [
+const OWNED: [&str; 8] = [
+    ALL_RESTARTING,
+    resize::PENDING,
+    resize::IN_PROGRESS,
     "PodReadyToStartContainers",
     "Initialized",
     "Ready",
@@ -67,8 +72,10 @@ pub(super) fn conditions(
         ("ContainersReady", containers),
         ("PodScheduled", Answer::yes("")),
     ];
+    let all_restarting = all_restarting(inputs, phase);
     let own = answers
         .into_iter()
+        .chain(all_restarting.map(|answer| (ALL_RESTARTING, answer)))
         .map(|(type_, answer)| condition(inputs, type_, answer));
     let last = inputs.last.and_then(|last| last.conditions.as_ref());
     let disruption = inputs.facts.disruption.as_ref();
@@ -80,6 +87,7 @@ pub(super) fn conditions(
         !is_owned(&other.type_) && replaced.is_none_or(|own| own.type_ != other.type_)
     });
     let others: Vec<_> = others.cloned().collect();
+    let own = own.chain(resize_conditions(inputs));
     own.chain(disruption).chain(others).collect()
 }
 
@@ -99,6 +107,37 @@ fn dated(inputs: &Inputs<'_>, condition: &PodCondition) -> PodCondition {
     }
 }
 
+/// What is to be said of a resize; nothing when nothing is asked for.
+fn resize_conditions(inputs: &Inputs<'_>) -> Vec<PodCondition> {
+    let facts = inputs.facts;
+    let holds = |type_: &str, reason: &'static str, message: String, generation| {
+        let answer = Answer {
+            holds: true,
+            reason,
+            message,
+        };
+        PodCondition {
+            observed_generation: Some(generation),
+            ..condition(inputs, type_, answer)
+        }
+    };
+    let pending = facts.resize_pending.as_ref().map(|(pending, generation)| {
+        let message = pending.message.clone();
+        holds(resize::PENDING, pending.reason, message, *generation)
+    });
+    let under_way = facts.resizing.map(|generation| {
+        let error = facts.resize_error.clone();
+        let reason = if error.is_some() { "Error" } else { "" };
+        holds(
+            resize::IN_PROGRESS,
+            reason,
+            error.unwrap_or_default(),
+            generation,
+        )
+    });
+    pending.into_iter().chain(under_way).collect()
+}
+
 /// One condition; its time changes only with its answer.
 fn condition(inputs: &Inputs<'_>, type_: &str, answer: Answer) -> PodCondition {
     let status = if answer.holds { "True" } else { "False" };
@@ -116,6 +155,24 @@ fn condition(inputs: &Inputs<'_>, type_: &str, answer: Answer) -> PodCondition {
         last_transition_time: since.or(Some(Time(inputs.now))),
         observed_generation: inputs.pod.metadata.generation,
         last_probe_time: last.and_then(|last| last.last_probe_time.clone()),
+    }
+}
+
+/// All containers are being restarted; only where that may be.
+fn all_restarting(inputs: &Inputs<'_>, phase: &str) -> Option<Answer> {
+    if !spec::may_restart_all(inputs.pod) {
+        return None;
+    }
+    let no = |reason| Some(Answer::no(reason, String::new()));
+    match phase {
+        "Succeeded" => no("PodCompleted"),
+        "Failed" => no("PodFailed"),
+        _ if !inputs.resets() => no(""),
+        _ => Some(Answer {
+            holds: true,
+            reason: "RestartAllContainersStarted",
+            message: "container exited with restart policy rule".to_owned(),
+        }),
     }
 }
 

@@ -3,11 +3,11 @@
 use hanok_runtime::api::{self, ContainerState as State};
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
-    ContainerStateWaiting, ContainerStatus, VolumeMountStatus,
+    ContainerStateWaiting, ContainerStatus, ContainerUser, LinuxContainerUser, VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{Ending, Inputs, Waiting, status_of};
+use super::{Ending, Inputs, Waiting, resources, status_of};
 use crate::pod::back_off::go_duration;
 use crate::pod::observation::{self, LOST_EXIT_CODE, LOST_REASON, UNKNOWN_EXIT_CODE, timestamp};
 use crate::pod::spec::{self, ContainerKind, Exit};
@@ -72,6 +72,10 @@ fn status(inputs: &Inputs<'_>, kind: ContainerKind, container: &Container) -> Co
         ContainerKind::Init => Some(running),
         _ => Some(newest.is_some_and(|id| inputs.probes.started(container, id))),
     };
+    if kind != ContainerKind::Ephemeral {
+        let record = inputs.seen.newest(&container.name);
+        resources::report(&mut status, container, record, inputs);
+    }
     status.ready = match kind {
         ContainerKind::Ephemeral => false,
         ContainerKind::Init => succeeded,
@@ -105,6 +109,9 @@ fn of_record(
         },
         (_, None) => (waiting(default_waiting(inputs)), true),
     };
+    // What is about to lose its record counts as the run that follows.
+    let resets = kind != ContainerKind::Ephemeral && !shows_newest && inputs.resets();
+    let count = newest.config.attempt.saturating_add(u32::from(resets));
     let before = match shows_newest {
         true => previous.and_then(|previous| terminated(inputs, previous)),
         false => ended,
@@ -113,11 +120,14 @@ fn of_record(
         let same = old.filter(|old| old.container_id == Some(container_id(newest)));
         same.and_then(|old| old.last_state.clone())
     });
+    let signal = Some(newest.config.stop_signal.clone());
     ContainerStatus {
+        user: newest.identity.as_ref().map(user),
+        stop_signal: signal.filter(|signal| !signal.is_empty()),
         image: newest.config.image_reference.clone(),
         image_id: newest.image_ref.clone(),
         container_id: Some(container_id(newest)),
-        restart_count: i32::try_from(newest.config.attempt).unwrap_or(i32::MAX),
+        restart_count: i32::try_from(count).unwrap_or(i32::MAX),
         state: Some(state),
         last_state: before,
         volume_mounts: volume_mounts(container),
@@ -134,6 +144,9 @@ fn restart_waiting(
 ) -> Option<Waiting> {
     if inputs.facts.ending != Ending::No {
         return None;
+    }
+    if kind != ContainerKind::Ephemeral && inputs.resets() {
+        return Some(default_waiting(inputs));
     }
     let crash_loops = &inputs.facts.crash_loops;
     if let Some(crash_loop) = crash_loops
@@ -198,7 +211,12 @@ fn without_record(
         .state
         .as_ref()
         .is_some_and(|state| state.running.is_some());
-    if kind == ContainerKind::Init && was_running && is_initialized(inputs) {
+    let waited = old
+        .state
+        .as_ref()
+        .is_some_and(|state| state.waiting.is_some());
+    let resets = ended.reason.as_deref() == Some(spec::RESTARTING_ALL);
+    if kind == ContainerKind::Init && was_running && is_initialized(inputs) && !resets {
         return ContainerStatus {
             state: Some(terminated_state(init_presumed_done())),
             ..kept
@@ -211,7 +229,7 @@ fn without_record(
     let restarts = inputs.facts.ending == Ending::No
         && spec::should_restart(inputs.pod, kind, container, &exit);
     if restarts {
-        let restart_count = old.restart_count.saturating_add(i32::from(was_running));
+        let restart_count = old.restart_count.saturating_add(i32::from(!waited));
         let last_state = Some(terminated_state(ended));
         return ContainerStatus {
             state: Some(waiting(reason)),
@@ -231,6 +249,15 @@ fn without_record(
 /// How a container without a record ended, by the last status.
 fn lost_end(inputs: &Inputs<'_>, old: &ContainerStatus) -> Option<ContainerStateTerminated> {
     let state = old.state.as_ref();
+    let has_run = old.container_id.is_some();
+    if has_run && inputs.facts.ending == Ending::No && inputs.has_reset() {
+        return Some(ContainerStateTerminated {
+            exit_code: LOST_EXIT_CODE,
+            reason: Some(spec::RESTARTING_ALL.to_owned()),
+            container_id: old.container_id.clone(),
+            ..ContainerStateTerminated::default()
+        });
+    }
     if let Some(ended) = state.and_then(|state| state.terminated.clone()) {
         return Some(ended);
     }
@@ -278,7 +305,9 @@ pub(super) fn is_initialized(inputs: &Inputs<'_>) -> bool {
 /// What a container waits for when nothing went wrong.
 fn default_waiting(inputs: &Inputs<'_>) -> Waiting {
     let has_init = !spec::init_containers(inputs.pod).is_empty();
-    let reason = if has_init {
+    let reason = if inputs.resets() {
+        spec::RESTARTING_ALL
+    } else if has_init {
         "PodInitializing"
     } else {
         "ContainerCreating"
@@ -286,6 +315,19 @@ fn default_waiting(inputs: &Inputs<'_>) -> Waiting {
     Waiting {
         reason: reason.to_owned(),
         message: String::new(),
+    }
+}
+
+/// Who the first process was when it began.
+fn user(identity: &api::Identity) -> ContainerUser {
+    let gid = Some(identity.gid).filter(|gid| !identity.groups.contains(gid));
+    let groups = gid.into_iter().chain(identity.groups.iter().copied());
+    ContainerUser {
+        linux: Some(LinuxContainerUser {
+            uid: i64::from(identity.uid),
+            gid: i64::from(identity.gid),
+            supplemental_groups: super::some(groups.map(i64::from).collect()),
+        }),
     }
 }
 

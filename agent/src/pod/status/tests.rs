@@ -85,9 +85,11 @@ fn first_status_of_a_new_pod_names_every_container() {
              "lastTransitionTime": "2027-01-15T08:00:00Z", "observedGeneration": 3},
         ],
         "initContainerStatuses": [{"name": "i", "image": "i:1", "imageID": "", "ready": false,
-            "restartCount": 0, "started": false, "state": {"waiting": {"reason": "PodInitializing"}}}],
+            "resources": {}, "restartCount": 0, "started": false,
+            "state": {"waiting": {"reason": "PodInitializing"}}}],
         "containerStatuses": [{"name": "a", "image": "i:1", "imageID": "", "ready": false,
-            "restartCount": 0, "started": false, "state": {"waiting": {"reason": "PodInitializing"}}}],
+            "resources": {}, "restartCount": 0, "started": false,
+            "state": {"waiting": {"reason": "PodInitializing"}}}],
     });
     assert_eq!(serde_json::to_value(&status).expect("JSON"), want);
 }
@@ -108,9 +110,56 @@ fn status_of_a_running_pod() {
     }
     let container = status_of(Some(&status), "a").expect("the container");
     let want = json!({"name": "a", "image": "i:1", "imageID": "docker.io/library/i@sha256:aa",
-        "containerID": "hanok://a.0", "ready": true, "started": true, "restartCount": 0,
+        "containerID": "hanok://a.0", "ready": true, "resources": {}, "started": true, "restartCount": 0,
         "state": {"running": {"startedAt": "2027-01-15T07:58:20Z"}}});
     assert_eq!(serde_json::to_value(container).expect("JSON"), want);
+}
+
+#[test]
+fn a_container_shows_who_it_is_and_what_it_may_have() {
+    let amounts = json!({"cpu": "100m", "memory": "64Mi"});
+    let pod = sample::from(
+        json!({"resources": {"requests": {"cpu": "1"}}, "containers": [
+        {"name": "a", "image": "i:1", "resources": {"limits": amounts, "requests": amounts}}]}),
+    );
+    let mut record = running(&pod, "a");
+    record.config.stop_signal = "SIGQUIT".into();
+    record.identity = Some(hanok_runtime::api::Identity {
+        uid: 1000,
+        gid: 5,
+        groups: vec![7],
+    });
+    let before = status(&pod, view(vec![record.clone()]));
+    let shown = |status: &PodStatus| {
+        let container = status_of(Some(status), "a").expect("the container");
+        let shown = serde_json::to_value(container).expect("JSON");
+        ["user", "stopSignal", "resources", "allocatedResources"].map(|field| shown[field].clone())
+    };
+    let user = json!({"linux": {"uid": 1000, "gid": 5, "supplementalGroups": [5, 7]}});
+    let both = json!({"limits": amounts, "requests": amounts});
+    assert_eq!(
+        shown(&before),
+        [user, json!("SIGQUIT"), both.clone(), amounts]
+    );
+    assert_eq!(
+        serde_json::to_value(&before.allocated_resources).expect("JSON"),
+        json!({"cpu": "1"})
+    );
+    // What is promised shows at once, what is in force when it is.
+    let more = json!({"cpu": "200m", "memory": "64Mi"});
+    let mut resized = pod;
+    let spec = resized.spec.as_mut().expect("a spec");
+    spec.containers[0].resources =
+        serde_json::from_value(json!({"limits": more, "requests": more})).expect("resources");
+    let during = status_with(&resized, view(vec![record]), facts(), Some(&before));
+    assert_eq!(shown(&during)[2..], [both, more.clone()]);
+    let after = status_with(
+        &resized,
+        view(vec![running(&resized, "a")]),
+        facts(),
+        Some(&before),
+    );
+    assert_eq!(shown(&after)[2], json!({"limits": more, "requests": more}));
 }
 
 #[test]

@@ -8,15 +8,16 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info_span, warn};
 
-use super::{chain, image};
+use super::{chain, image, stop};
 use crate::env;
 use crate::env::field::NodeFacts;
 use crate::pod::actions::Start;
 use crate::pod::config::container::{self, Ingredients, message_file, message_path};
 use crate::pod::config::mounts;
 use crate::pod::files::{self, dns, hosts};
+use crate::pod::hooks::Hook;
 use crate::pod::settings::Deps;
-use crate::pod::{hooks, spec};
+use crate::pod::spec;
 use crate::sinks::{EventKind, MountedVolumes};
 
 /// Mode of files that containers read.
@@ -238,28 +239,43 @@ impl Job {
         };
         let ips = self.pod_ips();
         let ip = ips.first().map(String::as_str).unwrap_or_default();
-        let hook = hooks::run(&*self.deps.runtime, handler, &self.container, id, ip);
-        match self.cancelled.run_until_cancelled(hook).await {
-            None => Err(StartError::Cancelled),
-            Some(Ok(())) => Ok(()),
-            Some(Err(error)) => {
-                warn!(container = %self.container.name, error = chain(&error), "postStart hook failed");
-                self.event(
-                    EventKind::Warning,
-                    "FailedPostStartHook",
-                    "PostStartHook failed",
-                );
-                let grace = spec::grace_period(&self.pod);
-                if let Err(error) = self.deps.runtime.stop_container(id, grace).await {
-                    warn!(container = %self.container.name, error = chain(&error), "cannot stop the container");
-                }
-                let message = "PostStartHook failed".to_owned();
-                Err(StartError::Ended {
-                    reason: "PostStartHookError",
-                    message,
-                })
+        let hook = Hook {
+            pod: &self.pod,
+            container: &self.container,
+            id,
+            pod_ip: ip,
+            handler,
+        };
+        let run = hook.run(&*self.deps.runtime);
+        let error = match self.cancelled.run_until_cancelled(run).await {
+            None => return Err(StartError::Cancelled),
+            Some(Ok(told)) => {
+                self.deps.hook_told(&self.pod, told);
+                return Ok(());
             }
+            Some(Err(error)) => error,
+        };
+        let message = hook.message(&error);
+        warn!(container = %self.container.name, message, "postStart hook failed");
+        let event = "PostStartHook failed";
+        self.event(EventKind::Warning, "FailedPostStartHook", event);
+        let stopped = stop::stop(stop::Job {
+            deps: self.deps.clone(),
+            pod: self.pod.clone(),
+            container: Some(self.container.clone()),
+            id: id.clone(),
+            name: self.container.name.clone(),
+            pod_ip: ip.to_owned(),
+            grace: spec::grace_period(&self.pod),
+            message: Some("FailedPostStartHook".to_owned()),
+        });
+        if let Err(error) = stopped.await {
+            warn!(container = %self.container.name, error = chain(&error), "cannot stop the container");
         }
+        Err(StartError::Ended {
+            reason: "PostStartHookError",
+            message,
+        })
     }
 }
 

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hanok_runtime::api::{self, ContainerId};
+use hanok_runtime::api::{self, ContainerId, ContainerState};
 use k8s_openapi::api::core::v1::{Container, Pod};
+use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-use super::chain;
-use crate::pod::hooks;
+use crate::pod::hooks::Hook;
 use crate::pod::settings::Deps;
+use crate::pod::spec;
 use crate::pod::stop_order::MINIMUM_GRACE;
 use crate::sinks::EventKind;
 
@@ -53,11 +54,23 @@ async fn pre_stop(job: &Job) {
     let Some(handler) = lifecycle.and_then(|lifecycle| lifecycle.pre_stop.as_ref()) else {
         return;
     };
-    let hook = hooks::run(&*job.deps.runtime, handler, container, &job.id, &job.pod_ip);
-    let cause = match timeout(job.grace, hook).await {
-        Ok(Ok(())) => return,
-        Ok(Err(error)) => chain(&error),
-        Err(_) => "it did not end within the grace period".to_owned(),
+    let hook = Hook {
+        pod: &job.pod,
+        container,
+        id: &job.id,
+        pod_ip: &job.pod_ip,
+        handler,
+    };
+    let run = hook.run(&*job.deps.runtime);
+    let sleeps = handler.exec.is_none() && handler.http_get.is_none();
+    let cause = tokio::select! {
+        ended = timeout(job.grace, run) => match ended {
+            Ok(Ok(told)) => return job.deps.hook_told(&job.pod, told),
+            Ok(Err(error)) => hook.message(&error),
+            Err(_) => "it did not end within the grace period".to_owned(),
+        },
+        // A command ends with its container, and a request is of use to whoever gets it.
+        () = ended(job), if sleeps => "container terminated before sleep hook finished".to_owned(),
     };
     warn!(container = %job.name, error = cause, "preStop hook failed");
     let kind = EventKind::Warning;
@@ -68,4 +81,29 @@ async fn pre_stop(job: &Job) {
         "FailedPreStopHook",
         "PreStopHook failed",
     );
+}
+
+/// Waits until the run does not run any more.
+async fn ended(job: &Job) {
+    let runtime = &job.deps.runtime;
+    let pod = spec::uid(&job.pod);
+    let mut bell = runtime.doorbell();
+    loop {
+        if let Ok(view) = runtime.pod_view(&pod).await {
+            let mut records = view.containers.iter();
+            let runs = |record: &api::Container| {
+                record.id == job.id && record.state == ContainerState::Running
+            };
+            if !records.any(runs) {
+                return;
+            }
+        }
+        loop {
+            match bell.recv().await {
+                Ok(rung) if rung != pod => {}
+                Ok(_) | Err(RecvError::Lagged(_)) => break,
+                Err(RecvError::Closed) => std::future::pending().await,
+            }
+        }
+    }
 }

@@ -18,6 +18,10 @@ pub(super) enum Key {
     Sandbox,
     /// The pod's volumes.
     Volumes,
+    /// All containers, to be started anew.
+    Reset,
+    /// The limits of the pod and of what runs.
+    Resize,
     /// The start of a container, by name.
     Start(String),
     /// The end of a container.
@@ -33,6 +37,8 @@ pub(super) enum Outcome {
     Volumes(Result<MountedVolumes, Vec<VolumeError>>),
     Start(Result<(), StartError>),
     Stop(Result<(), api::Error>),
+    Reset(Result<(), api::Error>),
+    Resize(Result<(), String>),
     Clean(Result<(), Vec<String>>),
     /// It panicked or was aborted.
     Lost,

@@ -35,6 +35,12 @@ impl Worker {
             Outcome::Start(result) => self.finish_start(key, result),
             Outcome::Stop(result) => self.finish_stop(key, result),
             Outcome::Clean(Err(failed)) => self.clean_failed(key, &failed),
+            Outcome::Resize(result) => self.finish_resize(key, result),
+            Outcome::Reset(Ok(())) => {}
+            Outcome::Reset(Err(error)) => {
+                warn!(error = chain(&error), "cannot restart all containers");
+                self.retry_later(key, jittered(RETRY));
+            }
             Outcome::Lost => {
                 warn!(operation = ?key, "operation was lost");
                 self.retry_later(key, jittered(RETRY));

@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use hanok_runtime::api::ContainerState;
+use hanok_runtime::api::{ContainerId, ContainerState};
 use jiff::Timestamp;
 
 use super::operations::{Key, Outcome};
 use super::stopping::Stopping;
-use super::{Existence, NodeDecision, Worker};
+use super::{Existence, NodeDecision, Reset, Worker};
 use crate::pod::actions::{self, PodActions, Start, Stop, StopReason};
 use crate::pod::admit;
-use crate::pod::back_off::after;
+use crate::pod::back_off::{self, RESET_AFTER, after};
 use crate::pod::observation::Observation;
 use crate::pod::probe::FailedProbe;
-use crate::pod::spec::{self, ContainerKind};
+use crate::pod::spec::{self, ContainerKind, RestartPolicy};
 use crate::pod::status::{Failure, Waiting};
-use crate::pod::sync::{sandbox, start, stop};
+use crate::pod::sync::{reset, sandbox, start, stop};
 use crate::sinks::EventKind;
 
 /// How long a failed pull shows as such, before it shows as back-off.
@@ -28,7 +28,7 @@ impl Worker {
             self.begin_stopping(stopping);
             return;
         }
-        if self.operations.has(&Key::Sandbox) {
+        if self.operations.has(&Key::Sandbox) || self.operations.has(&Key::Reset) {
             // Half of a sandbox is no ground for a plan.
             return;
         }
@@ -103,7 +103,7 @@ impl Worker {
     /// Carries out a plan.
     fn apply(&mut self, seen: &Observation, plan: PodActions) {
         self.announce_crash_loops(seen, &plan);
-        self.facts.crash_loops = plan.crash_loops;
+        self.facts.crash_loops.clone_from(&plan.crash_loops);
         if let Some(time) = plan.wait_until {
             self.wake_at(time);
         }
@@ -118,6 +118,11 @@ impl Worker {
             self.create_sandbox(seen, attempt);
             return;
         }
+        if !plan.reset.is_empty() {
+            self.reset(seen, &plan.reset);
+            return;
+        }
+        self.resize(seen, &plan);
         for stop in plan.stop {
             self.stop_for_restart(seen, stop);
         }
@@ -200,6 +205,33 @@ impl Worker {
         });
     }
 
+    /// Starts every container anew: at once the first time, and then with the back-off of a container that crashes.
+    fn reset(&mut self, seen: &Observation, ids: &[ContainerId]) {
+        let now = self.deps.clock.now();
+        let standing = self
+            .resets
+            .filter(|reset| now < after(reset.at, reset.delay + RESET_AFTER));
+        if let Some(reset) = standing.filter(|reset| now < after(reset.at, reset.delay)) {
+            self.wake_at(after(reset.at, reset.delay));
+            return;
+        }
+        if !self.is_due(&Key::Reset) {
+            return;
+        }
+        let before = standing.map(|reset| reset.delay);
+        let delay = back_off::next(before, self.deps.settings.back_off_cap);
+        self.resets = Some(Reset { at: now, delay });
+        self.facts.waiting.clear();
+        let find = |id: &ContainerId| seen.records().iter().find(|record| record.id == *id);
+        let job = reset::Job {
+            deps: self.deps.clone(),
+            pod: self.pod.clone(),
+            records: ids.iter().filter_map(find).cloned().collect(),
+        };
+        self.operations
+            .spawn(Key::Reset, async { Outcome::Reset(reset::run(job).await) });
+    }
+
     /// Stops a container that is to be replaced or restarted.
     fn stop_for_restart(&mut self, seen: &Observation, plan: Stop) {
         let key = Key::Stop(plan.id.clone());
@@ -229,7 +261,14 @@ impl Worker {
                 grace = own
                     .and_then(|own| u64::try_from(own).ok())
                     .map_or(grace, Duration::from_secs);
-                format!("Container {name} failed {kind} probe, will be restarted")
+                let then = match self.is_for_good(&name) {
+                    true => "",
+                    false => ", will be restarted",
+                };
+                format!("Container {name} failed {kind} probe{then}")
+            }
+            StopReason::Resize => {
+                format!("Container {name} resize requires restart, will be restarted")
             }
             StopReason::Unknown | StopReason::OldSandbox => format!("Stopping container {name}"),
         };
@@ -239,12 +278,19 @@ impl Worker {
             container,
             id: plan.id,
             name,
-            pod_ip: pod_ip(seen),
+            pod_ip: self.deps.pod_ip(&self.pod, seen),
             grace,
             message: Some(message),
         };
         self.operations
             .spawn(key, async { Outcome::Stop(stop::stop(job).await) });
+    }
+
+    /// Whether the policy does not start the container again, its rules aside.
+    fn is_for_good(&self, name: &str) -> bool {
+        spec::find_container(&self.pod, name).is_some_and(|(kind, container)| {
+            spec::restart_policy(&self.pod, kind, &container) == RestartPolicy::Never
+        })
     }
 
     /// Starts a container, unless its image or an earlier failure keeps it back.
@@ -307,15 +353,6 @@ impl Worker {
         }
         true
     }
-}
-
-/// The pod's first address.
-pub(super) fn pod_ip(seen: &Observation) -> String {
-    let ips = seen
-        .newest_sandbox()
-        .map(|sandbox| sandbox.ips.as_slice())
-        .unwrap_or_default();
-    ips.first().cloned().unwrap_or_default()
 }
 
 /// The failure of a pod that ran too long.

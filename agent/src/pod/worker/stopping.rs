@@ -8,7 +8,6 @@ use jiff::Timestamp;
 use tracing::{info, warn};
 
 use super::operations::{Key, Outcome};
-use super::running::pod_ip;
 use super::{Existence, Stage, Worker};
 use crate::pod::back_off::after;
 use crate::pod::observation::Observation;
@@ -54,6 +53,7 @@ impl Worker {
     /// Nothing of the pod is started from here on.
     pub(super) fn begin_stopping(&mut self, stopping: Stopping) {
         self.operations.starts().cancel();
+        self.prober.end();
         self.facts.crash_loops.clear();
         self.set_ending(Ending::Stopping);
         self.stage = Stage::Stopping(stopping);
@@ -82,7 +82,7 @@ impl Worker {
                 container: container.map(|(_, container)| container),
                 id: next.id,
                 name: next.name,
-                pod_ip: pod_ip(seen),
+                pod_ip: self.deps.pod_ip(&self.pod, seen),
                 grace: next.grace,
                 message: Some(message).filter(|_| !orphan),
             };

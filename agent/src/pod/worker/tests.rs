@@ -1,7 +1,10 @@
 //! One law per test: what a pod core does on a fake node, in paused time.
 
 mod admission;
+mod hooks;
 mod probes;
+mod resize;
+mod restart_all;
 
 use std::time::Duration;
 

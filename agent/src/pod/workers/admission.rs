@@ -106,7 +106,7 @@ impl Workers {
 
     /// The pods that count, but for this one: admitted ones whose containers have not all ended, and those that wait
     /// for room.
-    fn admitted(&self, but: &PodUid) -> Vec<Arc<Pod>> {
+    pub(super) fn admitted(&self, but: &PodUid) -> Vec<Arc<Pod>> {
         let workers = self.workers.iter().filter_map(|(uid, handle)| {
             let desired = handle.desired.borrow();
             let rejected = matches!(desired.decision, Some(NodeDecision::Rejected(_)));

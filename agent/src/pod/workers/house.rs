@@ -69,6 +69,7 @@ impl Workers {
             .cloned()
             .chain(self.waiting().map(|pod| spec::uid(pod)))
             .collect();
+        self.promises.keep(&known);
         let settings = self.deps.settings.clone();
         let removed = tokio::task::spawn_blocking(move || {
             for (uid, path) in files::log_dirs(&settings.log_dir) {

@@ -52,6 +52,7 @@ impl FakeRuntime {
             image_ref: String::new(),
             log_path: log.to_owned(),
             pid: 0,
+            identity: None,
         });
     }
 

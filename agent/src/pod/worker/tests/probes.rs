@@ -60,7 +60,7 @@ async fn a_probe_slower_than_its_timeout_has_failed() {
     assert_eq!(calls(&state, &["stop"]), ["stop a 7s"]);
     let killing = "Killing Container a failed liveness probe, will be restarted";
     assert!(state.events.iter().any(|event| event == killing));
-    let failed = "Unhealthy Liveness probe failed: command or request timed out after 2s";
+    let failed = "Unhealthy Liveness probe failed: command timed out: \"test\" timed out after 2s";
     assert_eq!(
         state.events.iter().filter(|event| *event == failed).count(),
         3
@@ -109,4 +109,76 @@ async fn a_new_agent_believes_the_last_status_until_it_has_probed() {
     sleep(Duration::from_secs(120)).await;
     assert_eq!(fake.state().statuses.len(), before);
     assert_eq!(calls(&fake.state(), &["start"]).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_is_asked_as_soon_as_the_startup_probe_has_passed() {
+    let node = Node::start(&Fake::new());
+    node.fake.state().answer = Some(1);
+    let startup = serde_json::json!({"exec": {"command": [EXEC]}, "periodSeconds": 1, "failureThreshold": 600});
+    let readiness = serde_json::json!({"exec": {"command": [EXEC]}, "periodSeconds": 50});
+    node.apply(&pod(
+        serde_json::json!({"startupProbe": startup, "readinessProbe": readiness}),
+    ))
+    .await;
+    sleep(Duration::from_secs(200)).await;
+    node.fake.state().answer = Some(0);
+    let passes = Instant::now();
+    node.until("ready", is_ready).await;
+    assert!(passes.elapsed() <= Duration::from_millis(1200));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_ends_is_asked_whether_it_is_ready_and_not_whether_it_lives() {
+    let node = Node::start(&Fake::new());
+    node.fake.state().answer = Some(0);
+    node.fake.state().deaf.insert("a".into());
+    let probe =
+        serde_json::json!({"exec": {"command": [EXEC]}, "periodSeconds": 1, "failureThreshold": 1});
+    let pod = pod(serde_json::json!({"livenessProbe": probe, "readinessProbe": probe}));
+    node.apply(&pod).await;
+    node.until("ready", is_ready).await;
+    node.apply(&super::deleted(&pod, 30)).await;
+    sleep(Duration::from_secs(2)).await;
+    assert!(is_ready(&node.fake.state()));
+    node.fake.state().answer = Some(1);
+    node.until("not ready", |state| !is_ready(state)).await;
+    node.until("terminated", |state| state.terminated > 0).await;
+    let state = node.fake.state();
+    assert!(!state.events.iter().any(|event| event.contains("Liveness")));
+    assert_eq!(calls(&state, &["stop a"]), ["stop a 30s"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_asked_changes_nothing_and_says_so() {
+    let node = Node::start(&Fake::new());
+    let probe =
+        serde_json::json!({"httpGet": {"port": "no"}, "periodSeconds": 1, "failureThreshold": 1});
+    node.apply(&pod(serde_json::json!({"livenessProbe": probe})))
+        .await;
+    node.until("ready", is_ready).await;
+    sleep(Duration::from_secs(30)).await;
+    let state = node.fake.state();
+    assert_eq!(calls(&state, &["start"]).len(), 1);
+    let errored = "Unhealthy Liveness probe errored and resulted in unknown state: \
+                   strconv.Atoi: parsing \"no\": invalid syntax";
+    assert!(
+        state.events.iter().any(|event| event == errored),
+        "{:?}",
+        state.events
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_asked_before_the_post_start_hook_has_ended() {
+    let node = Node::start(&Fake::new());
+    node.fake.state().answer = Some(0);
+    let container = serde_json::json!({"readinessProbe": {"exec": {"command": [EXEC]}},
+        "lifecycle": {"postStart": {"sleep": {"seconds": 20}}}});
+    node.apply(&pod(container)).await;
+    node.until("started", |state| !calls(state, &["start"]).is_empty())
+        .await;
+    sleep(Duration::from_secs(19)).await;
+    assert!(calls(&node.fake.state(), &["exec"]).is_empty());
+    node.until("ready", is_ready).await;
 }

@@ -1,0 +1,86 @@
+//! Commands that probes and hooks run in a container.
+
+use std::time::Duration;
+
+use hanok_runtime::api::{self, ContainerId, ExecRequest, RuntimeService};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// Most of a command's output that is kept for the message.
+const MAX_OUTPUT: usize = 10 * 1024;
+/// How long a command's output may lag behind its process: a child that it left behind may hold the pipe.
+const DRAIN: Duration = Duration::from_millis(200);
+/// A command without a limit of its own is limited by who runs it; this one is never reached.
+const NO_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// How a command ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// By itself.
+    Exit {
+        /// Its exit code.
+        code: i32,
+        /// The start of its output, then of its error output.
+        output: String,
+    },
+    /// It took longer than its limit, and was killed.
+    TimedOut,
+}
+
+/// Runs a command in the container; past the limit it is killed. The limit counts from the call.
+pub(super) async fn run(
+    runtime: &dyn RuntimeService,
+    command: Vec<String>,
+    id: &ContainerId,
+    limit: Option<Duration>,
+) -> Result<Ended, api::Error> {
+    let request = ExecRequest {
+        command,
+        ..ExecRequest::default()
+    };
+    let deadline = tokio::time::sleep(limit.unwrap_or(NO_LIMIT));
+    tokio::pin!(deadline);
+    let session = runtime.exec(id, request).await?;
+    let mut output = Vec::new();
+    let mut errors = Vec::new();
+    let code = {
+        let nothing = || -> Box<dyn AsyncRead + Send + Unpin> { Box::new(tokio::io::empty()) };
+        let stderr = session.stderr.unwrap_or_else(nothing);
+        let read = async {
+            tokio::join!(
+                drain(session.stdout, &mut output),
+                drain(stderr, &mut errors)
+            );
+        };
+        tokio::pin!(read);
+        let wait = session.process.wait();
+        tokio::pin!(wait);
+        let mut drained = false;
+        let code = loop {
+            tokio::select! {
+                code = &mut wait => break code?,
+                () = &mut read, if !drained => drained = true,
+                () = &mut deadline => {
+                    session.process.kill().await?;
+                    return Ok(Ended::TimedOut);
+                }
+            }
+        };
+        if !drained {
+            // Past this time the output is what it is.
+            let _ = tokio::time::timeout(DRAIN, read).await;
+        }
+        code
+    };
+    output.extend(errors);
+    output.truncate(MAX_OUTPUT);
+    let output = String::from_utf8_lossy(&output).into_owned();
+    Ok(Ended::Exit { code, output })
+}
+
+/// Keeps the start of a stream and reads the rest away.
+async fn drain(mut stream: Box<dyn AsyncRead + Send + Unpin>, kept: &mut Vec<u8>) {
+    let most = u64::try_from(MAX_OUTPUT).unwrap_or(u64::MAX);
+    // A broken stream is an ended one.
+    let _ = (&mut stream).take(most).read_to_end(kept).await;
+    let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+}

@@ -1,0 +1,263 @@
+//! The GET of an `httpGet` action, for probes and for hooks: one request on a connection of its own, no proxy, no
+//! check of certificates, redirects within the host only.
+//!
+//! Errors read as those of the client that users know from their events.
+
+pub(super) mod dial;
+mod target;
+mod tls;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::task::AbortOnDropHandle;
+
+use target::Target;
+pub(super) use tls::NO_TLS;
+
+/// Most of a body that is read.
+const MAX_BODY: usize = 10 * 1024;
+/// Most redirects that are followed.
+const MAX_REDIRECTS: usize = 10;
+
+/// A request that is ready to be sent.
+#[derive(Debug, Clone)]
+pub(super) struct Get {
+    target: Target,
+    headers: HeaderMap,
+}
+
+/// The head of an answer; its body is still to be read.
+#[derive(Debug)]
+pub(super) struct Answer {
+    response: Response<Incoming>,
+    _connection: AbortOnDropHandle<()>,
+}
+
+impl Get {
+    /// The request of an action. The error is what the user reads.
+    pub(super) fn new(
+        action: &HTTPGetAction,
+        container: &Container,
+        pod_ip: &str,
+        user_agent: &str,
+    ) -> Result<Self, String> {
+        let host = action.host.as_deref().filter(|host| !host.is_empty());
+        let port = port(&action.port, container)?;
+        let https = action.scheme.as_deref() == Some("HTTPS");
+        let path = action.path.as_deref().unwrap_or_default();
+        Ok(Self {
+            target: Target::new(https, host.unwrap_or(pod_ip), port, path),
+            headers: headers(action, user_agent)?,
+        })
+    }
+
+    /// Host and port.
+    pub(super) fn address(&self) -> String {
+        self.target.address()
+    }
+
+    /// The error of a request that has taken too long.
+    pub(super) fn timed_out(&self) -> String {
+        let text = &self.target.text;
+        format!(
+            "Get \"{text}\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+        )
+    }
+
+    /// The same request without TLS and without credentials; none when it has no TLS.
+    pub(super) fn in_the_clear(&self) -> Option<Self> {
+        let mut headers = self.headers.clone();
+        headers.remove(http::header::AUTHORIZATION);
+        Some(Self {
+            target: self.target.in_the_clear()?,
+            headers,
+        })
+    }
+
+    /// Sends the request, and follows redirects for as long as they stay on the host.
+    pub(super) async fn send(&self) -> Result<Answer, String> {
+        let mut target = self.target.clone();
+        let mut headers = self.headers.clone();
+        for _ in 0..=MAX_REDIRECTS {
+            let answer = request(&target, &headers)
+                .await
+                .map_err(|cause| format!("Get \"{}\": {cause}", target.text))?;
+            let Some(location) = answer.location() else {
+                return Ok(answer);
+            };
+            let next = target
+                .join(location)
+                .map_err(|cause| format!("Get \"{location}\": {cause}"))?;
+            if next.host != self.target.host {
+                return Ok(answer);
+            }
+            if target::is_absolute(location) {
+                headers.remove(HOST);
+            }
+            target = next;
+        }
+        Err(format!(
+            "Get \"{}\": stopped after {MAX_REDIRECTS} redirects",
+            target.text
+        ))
+    }
+}
+
+impl Answer {
+    /// The status code.
+    pub(super) fn status(&self) -> u16 {
+        self.response.status().as_u16()
+    }
+
+    /// Reads the body, as far as anybody wants to know it.
+    pub(super) async fn body(self) -> Result<String, String> {
+        let mut body = self.response.into_body();
+        let mut read = Vec::new();
+        while read.len() < MAX_BODY {
+            let Some(frame) = body.frame().await else {
+                break;
+            };
+            let frame = frame.map_err(|error| cause(&error))?;
+            read.extend_from_slice(frame.data_ref().map(Bytes::as_ref).unwrap_or_default());
+        }
+        read.truncate(MAX_BODY);
+        Ok(String::from_utf8_lossy(&read).into_owned())
+    }
+
+    /// Where the answer sends us; none when it does not.
+    fn location(&self) -> Option<&str> {
+        if !matches!(self.status(), 301 | 302 | 303 | 307 | 308) {
+            return None;
+        }
+        let location = self.response.headers().get(http::header::LOCATION)?;
+        location
+            .to_str()
+            .ok()
+            .filter(|location| !location.is_empty())
+    }
+}
+
+/// The number of a port that may be named. The error is what the user reads.
+pub(super) fn port(port: &IntOrString, container: &Container) -> Result<u16, String> {
+    let number = match port {
+        IntOrString::Int(number) => *number,
+        IntOrString::String(name) => {
+            let mut ports = container.ports.iter().flatten();
+            match ports.find(|port| port.name.as_deref() == Some(name)) {
+                Some(named) => named.container_port,
+                None => name
+                    .parse()
+                    .map_err(|_| format!("strconv.Atoi: parsing \"{name}\": invalid syntax"))?,
+            }
+        }
+    };
+    u16::try_from(number)
+        .ok()
+        .filter(|port| *port != 0)
+        .ok_or_else(|| format!("invalid port number: {number}"))
+}
+
+/// The action's headers, and those that a request has without being told.
+fn headers(action: &HTTPGetAction, user_agent: &str) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    for header in action.http_headers.iter().flatten() {
+        let (name, value) = (&header.name, &header.value);
+        let key = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| format!("net/http: invalid header field name {name:?}"))?;
+        let value = HeaderValue::from_str(value)
+            .map_err(|_| format!("net/http: invalid header field value for {name:?}"))?;
+        headers.append(key, value);
+    }
+    for (name, value) in [(USER_AGENT, user_agent), (ACCEPT, "*/*")] {
+        match headers.get(&name).map(HeaderValue::is_empty) {
+            // Whoever gives an empty one wants none.
+            Some(true) => drop(headers.remove(&name)),
+            Some(false) => {}
+            None => drop(headers.insert(
+                name,
+                HeaderValue::from_str(value).map_err(|error| error.to_string())?,
+            )),
+        }
+    }
+    Ok(headers)
+}
+
+/// Sends one request on a connection of its own.
+async fn request(target: &Target, headers: &HeaderMap) -> Result<Answer, String> {
+    let mut request = Request::get(&target.path)
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| error.to_string())?;
+    *request.headers_mut() = headers.clone();
+    let own = headers.get(HOST).filter(|host| !host.is_empty()).cloned();
+    let host = match own {
+        Some(host) => host,
+        None => HeaderValue::from_str(&target.address()).map_err(|error| error.to_string())?,
+    };
+    request.headers_mut().insert(HOST, host);
+    request
+        .headers_mut()
+        .insert(CONNECTION, HeaderValue::from_static("close"));
+    let stream = dial::dial(&target.host, target.port).await?;
+    let peers = dial::peers(&stream);
+    let sent = match target.https {
+        false => exchange(stream, request).await,
+        true => exchange(tls::connect(stream, &target.host).await?, request).await,
+    };
+    sent.map_err(|error| match io_error(&error) {
+        Some(error) => format!("read tcp {peers}: read: {}", dial::errno(error)),
+        None => cause(&error),
+    })
+}
+
+async fn exchange<S>(stream: S, request: Request<Empty<Bytes>>) -> Result<Answer, hyper::Error>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (mut sender, connection) = http1::Builder::new()
+        .title_case_headers(true)
+        .handshake(TokioIo::new(stream))
+        .await?;
+    let connection = tokio::spawn(async move {
+        // The answer tells how it ended.
+        let _ = connection.await;
+    });
+    let connection = AbortOnDropHandle::new(connection);
+    let response = sender.send_request(request).await?;
+    Ok(Answer {
+        response,
+        _connection: connection,
+    })
+}
+
+/// The system's error behind an error of HTTP.
+fn io_error(error: &hyper::Error) -> Option<&std::io::Error> {
+    let source = std::error::Error::source(error)?;
+    let error = source.downcast_ref::<std::io::Error>()?;
+    error.raw_os_error().map(|_| error)
+}
+
+/// What went wrong on a connection that was there.
+fn cause(error: &hyper::Error) -> String {
+    if error.is_incomplete_message() {
+        return "EOF".to_owned();
+    }
+    let mut text = error.to_string();
+    if let Some(source) = std::error::Error::source(error) {
+        text = format!("{text}: {source}");
+    }
+    match error.is_parse() {
+        true => format!("net/http: HTTP/1.x transport connection broken: {text}"),
+        false => text,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+//! The words for what an attempt came to.
+
+use super::*;
+use crate::pod::fake::Fake;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+async fn one(probe: Value, answer: Option<i32>) -> Answer {
+    let fake = Fake::new();
+    fake.state().answer = answer;
+    let container =
+        json!({"name": "c", "env": [{"name": "A", "value": "x"}, {"name": "B", "valueFrom": {}}]});
+    let container: Container = serde_json::from_value(container).expect("a container");
+    let probe: Probe = serde_json::from_value(probe).expect("a probe");
+    let target = Target {
+        runtime: &*fake,
+        container: &container,
+        id: &ContainerId("c.0".into()),
+        ip: "127.0.0.1",
+    };
+    attempt(target, &probe, Duration::from_secs(1)).await
+}
+
+#[tokio::test]
+async fn commands_pass_fail_or_time_out() {
+    let exec = json!({"exec": {"command": ["sleep", "$(A)$(B)$(C)"]}});
+    assert_eq!(one(exec.clone(), Some(0)).await, Answer::Passed);
+    assert_eq!(
+        one(exec.clone(), Some(1)).await,
+        Answer::Failed("the answer".into())
+    );
+    let late = "command timed out: \"sleep x$(C)\" timed out after 1s";
+    assert_eq!(one(exec, None).await, Answer::Failed(late.into()));
+}
+
+#[tokio::test]
+async fn statuses_pass_from_200_and_warn_from_300() {
+    let table = [
+        ("200 OK", Answer::Passed),
+        ("299 X", Answer::Passed),
+        (
+            "300 X",
+            Answer::Warning("Probe terminated redirects, Response body: b".into()),
+        ),
+        (
+            "400 X",
+            Answer::Failed("HTTP probe failed with statuscode: 400".into()),
+        ),
+        (
+            "503 X",
+            Answer::Failed("HTTP probe failed with statuscode: 503".into()),
+        ),
+    ];
+    for (status, want) in table {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.expect("a client");
+            let _ = stream.read(&mut [0; 1024]).await.expect("a request");
+            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 1\r\n\r\nb");
+            stream.write_all(answer.as_bytes()).await.expect("answered");
+        };
+        let probe = one(json!({"httpGet": {"port": port}}), None);
+        let (answer, ()) = tokio::join!(probe, serve);
+        assert_eq!(answer, want, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_asked_is_unknown_and_what_does_not_answer_has_failed() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    assert_eq!(
+        one(json!({"tcpSocket": {"port": port}}), None).await,
+        Answer::Passed
+    );
+    let late = format!(
+        "Get \"http://127.0.0.1:{port}/\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+    );
+    let get = json!({"httpGet": {"port": port, "path": "/"}});
+    assert_eq!(one(get, None).await, Answer::Failed(late));
+    drop(listener);
+    let refused = format!("dial tcp 127.0.0.1:{port}: connect: connection refused");
+    assert_eq!(
+        one(json!({"tcpSocket": {"port": port}}), None).await,
+        Answer::Failed(refused)
+    );
+    let unnamed = "strconv.Atoi: parsing \"no\": invalid syntax";
+    for kind in ["tcpSocket", "httpGet"] {
+        let probe = json!({kind: {"port": "no"}});
+        assert_eq!(one(probe, None).await, Answer::Unknown(unnamed.into()));
+    }
+    assert_eq!(
+        one(json!({}), None).await,
+        Answer::Unknown("missing probe handler for c".into())
+    );
+}

@@ -1,0 +1,348 @@
+//! In-place resize. Pure: what is promised, what is wished for, and what of it is in force.
+//!
+//! ```text
+//! wish (spec) ─► promise (Allocation, kept on disk by the owner of the set) ─► in force (the runtime's records)
+//! ```
+//! Everybody but the owner of the set sees a pod with the resources that the node has promised it. What is in force
+//! is read from the records, so that a new agent goes on where one died.
+
+use std::collections::BTreeMap;
+
+use hanok_runtime::api::{self, Resources};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde::{Deserialize, Serialize};
+
+use super::{resources, spec};
+use crate::quantity::Amount;
+
+/// The condition of a resize that the node has not taken on.
+pub const PENDING: &str = "PodResizePending";
+/// The condition of a resize that is not in force yet.
+pub const IN_PROGRESS: &str = "PodResizeInProgress";
+/// Reason of a resize that may be later.
+pub const DEFERRED: &str = "Deferred";
+/// Reason of a resize that can never be.
+pub const INFEASIBLE: &str = "Infeasible";
+/// What may be resized.
+const RESIZABLE: [&str; 2] = ["cpu", "memory"];
+
+/// What the node has promised a pod.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Allocation {
+    /// The pod's own resources, if it has any.
+    pod: Option<ResourceRequirements>,
+    /// Those of init and app containers, by name.
+    containers: BTreeMap<String, ResourceRequirements>,
+}
+
+/// Why a resize is not taken on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pending {
+    /// `Deferred` when it may be later, `Infeasible` when it can never be.
+    pub reason: &'static str,
+    /// The cause.
+    pub message: String,
+}
+
+impl Allocation {
+    /// All that the pod wishes for.
+    pub fn of(pod: &Pod) -> Self {
+        let containers = containers(pod).filter_map(|container| {
+            let resources = container.resources.clone()?;
+            Some((container.name.clone(), resources))
+        });
+        Self {
+            pod: spec::spec(pod).and_then(|spec| spec.resources.clone()),
+            containers: containers.collect(),
+        }
+    }
+
+    /// Whether there is nothing that could be resized.
+    pub fn is_empty(&self) -> bool {
+        let all = self.pod.iter().chain(self.containers.values());
+        all.flat_map(|resources| [&resources.limits, &resources.requests])
+            .flatten()
+            .all(BTreeMap::is_empty)
+    }
+
+    /// Whether the pod wishes for just this, however it writes it.
+    pub fn covers(&self, pod: &Pod) -> bool {
+        let wish = Self::of(pod);
+        let own = amounts(self.pod.as_ref()) == amounts(wish.pod.as_ref());
+        own && containers(pod).all(|container| {
+            let promised = self.containers.get(&container.name);
+            amounts(promised) == amounts(container.resources.as_ref())
+        })
+    }
+
+    /// The pod with what it has been promised in place of what it wishes for.
+    pub fn apply(&self, pod: &Pod) -> Pod {
+        let mut pod = pod.clone();
+        let Some(spec) = pod.spec.as_mut() else {
+            return pod;
+        };
+        put(&mut spec.resources, self.pod.as_ref());
+        let init = spec.init_containers.iter_mut().flatten();
+        for container in init.chain(&mut spec.containers) {
+            put(
+                &mut container.resources,
+                self.containers.get(&container.name),
+            );
+        }
+        pod
+    }
+}
+
+/// Puts the promised amounts of what can be resized in place of those that are there.
+fn put(resources: &mut Option<ResourceRequirements>, promised: Option<&ResourceRequirements>) {
+    if amounts(resources.as_ref()) == amounts(promised) {
+        return;
+    }
+    let mut wished = resources.take().unwrap_or_default();
+    let nothing = ResourceRequirements::default();
+    let promised = promised.unwrap_or(&nothing);
+    for (to, from) in [
+        (&mut wished.limits, &promised.limits),
+        (&mut wished.requests, &promised.requests),
+    ] {
+        let mut all = to.take().unwrap_or_default();
+        all.retain(|name, _| !RESIZABLE.contains(&name.as_str()));
+        let kept = from.iter().flatten();
+        all.extend(
+            kept.filter(|(name, _)| RESIZABLE.contains(&name.as_str()))
+                .map(|(name, quantity)| (name.clone(), quantity.clone())),
+        );
+        *to = (!all.is_empty()).then_some(all);
+    }
+    *resources = Some(wished);
+}
+
+fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
+    let init = spec::init_containers(pod).iter();
+    init.chain(spec::app_containers(pod))
+}
+
+/// Limits and requests of what can be resized, as numbers.
+fn amounts(resources: Option<&ResourceRequirements>) -> [Vec<Option<Amount>>; 2] {
+    let of = |quantities: Option<&BTreeMap<String, Quantity>>| {
+        let amount = |name: &&str| Amount::try_from(quantities?.get(*name)?).ok();
+        RESIZABLE.iter().map(amount).collect()
+    };
+    [
+        of(resources.and_then(|resources| resources.limits.as_ref())),
+        of(resources.and_then(|resources| resources.requests.as_ref())),
+    ]
+}
+
+/// Limits of a running container that are not those of its pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// CPU shares or quota.
+    pub cpu: bool,
+    /// The memory limit.
+    pub memory: bool,
+}
+
+impl Change {
+    /// Whether the container has to be restarted for it.
+    pub fn needs_restart(self, container: &Container) -> bool {
+        let mut policies = container.resize_policy.iter().flatten();
+        policies.any(|policy| {
+            let changed = match policy.resource_name.as_str() {
+                "cpu" => self.cpu,
+                "memory" => self.memory,
+                _ => false,
+            };
+            changed && policy.restart_policy == "RestartContainer"
+        })
+    }
+}
+
+/// What is to change of a running container; none when everything is in force.
+pub fn change(pod: &Pod, container: &Container, record: &api::Container) -> Option<Change> {
+    let (wanted, has) = (limits(pod, container), &record.config.resources);
+    let change = Change {
+        cpu: wanted.cpu_shares != has.cpu_shares || wanted.cpu_quota != has.cpu_quota.max(0),
+        memory: wanted.memory_limit != has.memory_limit.max(0),
+    };
+    (change.cpu || change.memory).then_some(change)
+}
+
+/// The limits of a container that can change while it runs.
+pub fn limits(pod: &Pod, container: &Container) -> Resources {
+    // The node's memory only weighs in what never changes.
+    let all = resources::container_resources(pod, container, 0);
+    Resources {
+        cpu_shares: all.cpu_shares,
+        cpu_quota: all.cpu_quota,
+        cpu_period: all.cpu_period,
+        memory_limit: all.memory_limit,
+        ..Resources::default()
+    }
+}
+
+/// The lesser limits of two: what a container may have whichever of them its pod's cgroup has.
+pub fn least(has: &Resources, wanted: &Resources) -> Resources {
+    let lesser = |a: i64, b: i64| match (a > 0, b > 0) {
+        (true, true) => a.min(b),
+        (true, false) => a,
+        _ => b,
+    };
+    Resources {
+        cpu_quota: lesser(has.cpu_quota, wanted.cpu_quota),
+        memory_limit: lesser(has.memory_limit, wanted.memory_limit),
+        ..wanted.clone()
+    }
+}
+
+/// What an event says of a resize: `WHAT: {"containers":[...],"generation":2}`.
+pub fn message(what: &str, pod: &Pod, generation: i64, error: Option<&str>) -> String {
+    #[derive(Serialize)]
+    struct One<'a> {
+        name: &'a str,
+        resources: ResourceRequirements,
+    }
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Whole<'a> {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        resources: Option<ResourceRequirements>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        init_containers: Vec<One<'a>>,
+        containers: Vec<One<'a>>,
+        generation: i64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<&'a str>,
+    }
+    fn all(containers: &[Container]) -> Vec<One<'_>> {
+        let mut all = Vec::with_capacity(containers.len());
+        for container in containers {
+            all.push(One {
+                name: &container.name,
+                resources: container.resources.clone().unwrap_or_default(),
+            });
+        }
+        all
+    }
+    let whole = Whole {
+        resources: spec::spec(pod).and_then(|spec| spec.resources.clone()),
+        init_containers: all(spec::init_containers(pod)),
+        containers: all(spec::app_containers(pod)),
+        generation,
+        error,
+    };
+    let details = serde_json::to_string(&whole).unwrap_or_default();
+    format!("Pod resize {what}: {details}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::sample::{self, running};
+    use serde_json::{Value, json};
+
+    fn pod(resources: Value) -> Pod {
+        sample::from(json!({"containers": [{"name": "a", "image": "i", "resources": resources}]}))
+    }
+
+    fn of(cpu: &str, memory: &str) -> Value {
+        json!({"limits": {"cpu": cpu, "memory": memory, "example.com/x": "1"},
+            "requests": {"cpu": cpu, "memory": memory}})
+    }
+
+    #[test]
+    fn a_promise_covers_what_is_written_another_way() {
+        let promise = Allocation::of(&pod(of("1", "1Gi")));
+        assert!(promise.covers(&pod(of("1000m", "1024Mi"))));
+        assert!(!promise.covers(&pod(of("1001m", "1Gi"))));
+        assert!(!promise.covers(&pod(json!({}))));
+        assert!(Allocation::of(&pod(json!({}))).is_empty() && !promise.is_empty());
+        let text = serde_json::to_vec(&promise).expect("JSON");
+        let read: Allocation = serde_json::from_slice(&text).expect("an allocation");
+        assert_eq!(read, promise);
+    }
+
+    #[test]
+    fn a_pod_is_seen_with_what_it_was_promised() {
+        let promise = Allocation::of(&pod(of("1", "1Gi")));
+        let wish = pod(
+            json!({"limits": {"cpu": "2", "memory": "1Gi", "example.com/x": "1"},
+            "requests": {"cpu": "2"}}),
+        );
+        let seen = promise.apply(&wish);
+        assert_eq!(seen, pod(of("1", "1Gi")));
+        let same = pod(of("1000m", "1Gi"));
+        assert_eq!(promise.apply(&same), same);
+    }
+
+    #[test]
+    fn changes_are_what_the_record_has_otherwise() {
+        let before = pod(of("1", "1Gi"));
+        let container = &spec::app_containers(&before)[0];
+        let mut record = running(&before, "a");
+        record.config.resources = resources::container_resources(&before, container, 1 << 32);
+        let table = [
+            (of("1", "1Gi"), None),
+            (of("2", "1Gi"), Some((true, false))),
+            (of("1", "2Gi"), Some((false, true))),
+            (of("500m", "512Mi"), Some((true, true))),
+        ];
+        for (resources, want) in table {
+            let pod = pod(resources);
+            let found = change(&pod, &spec::app_containers(&pod)[0], &record);
+            assert_eq!(found.map(|change| (change.cpu, change.memory)), want);
+        }
+    }
+
+    #[test]
+    fn a_policy_restarts_for_its_own_resource() {
+        let pod = sample::from(
+            json!({"containers": [{"name": "a", "image": "i", "resizePolicy": [
+            {"resourceName": "cpu", "restartPolicy": "NotRequired"},
+            {"resourceName": "memory", "restartPolicy": "RestartContainer"}]}]}),
+        );
+        let container = &spec::app_containers(&pod)[0];
+        let needs = |cpu, memory| Change { cpu, memory }.needs_restart(container);
+        assert_eq!(
+            [needs(true, false), needs(false, true), needs(true, true)],
+            [false, true, true]
+        );
+    }
+
+    #[test]
+    fn the_lesser_of_two_limits_is_never_none() {
+        let resources = |quota, memory| Resources {
+            cpu_quota: quota,
+            memory_limit: memory,
+            ..Resources::default()
+        };
+        let least = least(&resources(100, 0), &resources(200, 64));
+        assert_eq!((least.cpu_quota, least.memory_limit), (100, 64));
+    }
+
+    #[test]
+    fn events_name_every_container_with_what_it_gets() {
+        let pod = sample::from(json!({
+            "initContainers": [{"name": "c0", "image": "i", "restartPolicy": "Always",
+                "resources": {"limits": {"cpu": "200m"}, "requests": {"cpu": "100m"}}}],
+            "containers": [{"name": "c1", "image": "i",
+                "resources": {"requests": {"memory": "100"}, "limits": {"memory": "200"}}},
+                {"name": "c2", "image": "i"}],
+        }));
+        let containers = "\"containers\":[{\"name\":\"c1\",\"resources\":{\"limits\":{\"memory\":\"200\"},\
+            \"requests\":{\"memory\":\"100\"}}},{\"name\":\"c2\",\"resources\":{}}]";
+        let init = "\"initContainers\":[{\"name\":\"c0\",\"resources\":{\"limits\":{\"cpu\":\"200m\"},\
+            \"requests\":{\"cpu\":\"100m\"}}}]";
+        assert_eq!(
+            message("completed", &pod, 2, None),
+            format!("Pod resize completed: {{{init},{containers},\"generation\":2}}")
+        );
+        assert_eq!(
+            message("Deferred", &pod, 3, Some("no room")),
+            format!(
+                "Pod resize Deferred: {{{init},{containers},\"generation\":3,\"error\":\"no room\"}}"
+            )
+        );
+    }
+}

@@ -1,0 +1,89 @@
+//! Hooks: when they run, how long, and what is said of them.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::{calls, deleted, is_ready, waiting};
+use crate::pod::fake::{Fake, Node};
+use crate::pod::sample;
+
+/// A pod `a` with these hooks.
+fn pod(policy: &str, hooks: Value) -> Pod {
+    let container = json!({"name": "a", "image": "i:1", "lifecycle": hooks});
+    sample::from(json!({"restartPolicy": policy, "containers": [container]}))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_post_start_hook_ends_the_container_and_says_why() {
+    let node = Node::start(&Fake::new());
+    node.fake.state().answer = Some(3);
+    let hooks = json!({"postStart": {"exec": {"command": ["no", "way"]}}});
+    node.apply(&pod("Always", hooks)).await;
+    node.until("tried again", |state| calls(state, &["stop"]).len() == 2)
+        .await;
+    let state = node.fake.state();
+    let has = |event: &str| state.events.iter().any(|found| found == event);
+    assert!(
+        has("FailedPostStartHook PostStartHook failed"),
+        "{:?}",
+        state.events
+    );
+    assert!(has("Killing FailedPostStartHook"));
+    assert_eq!(calls(&state, &["stop"]), ["stop a 30s", "stop a 30s"]);
+    let all = serde_json::to_string(&state.statuses).expect("JSON");
+    assert!(all.contains("\"reason\":\"PostStartHookError\""), "{all}");
+    let message = "Exec lifecycle hook ([no way]) for Container \\\"a\\\" in Pod \\\"web_default(";
+    assert!(all.contains(message), "{all}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hanging_post_start_hook_does_not_hold_a_deletion_back() {
+    let node = Node::start(&Fake::new());
+    let pod = pod("Always", json!({"postStart": {"sleep": {"seconds": 3600}}}));
+    node.apply(&pod).await;
+    node.until("started", |state| !calls(state, &["start"]).is_empty())
+        .await;
+    sleep(Duration::from_secs(5)).await;
+    assert!(!is_ready(&node.fake.state()));
+    assert_eq!(waiting(&node.fake.state()), "ContainerCreating");
+    let began = Instant::now();
+    node.apply(&deleted(&pod, 5)).await;
+    node.until("terminated", |state| state.terminated > 0).await;
+    assert!(began.elapsed() < Duration::from_secs(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pre_stop_hook_has_the_grace_period_and_the_container_what_is_left() {
+    // Seconds of the hook and of the grace period; the grace after the hook; whether it failed.
+    let table = [(3, 10, "stop a 7s", false), (100, 5, "stop a 2s", true)];
+    for (pause, grace, stop, failed) in table {
+        let node = Node::start(&Fake::new());
+        let pod = pod("Always", json!({"preStop": {"sleep": {"seconds": pause}}}));
+        node.apply(&pod).await;
+        node.until("ready", is_ready).await;
+        node.apply(&deleted(&pod, grace)).await;
+        node.until("terminated", |state| state.terminated > 0).await;
+        let state = node.fake.state();
+        assert_eq!(calls(&state, &["stop a"]), [stop]);
+        let event = "FailedPreStopHook PreStopHook failed";
+        assert_eq!(state.events.iter().any(|found| found == event), failed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_before_the_stop_ends_with_its_container() {
+    let node = Node::start(&Fake::new());
+    let pod = pod("Always", json!({"preStop": {"sleep": {"seconds": 60}}}));
+    node.apply(&pod).await;
+    node.until("ready", is_ready).await;
+    node.apply(&deleted(&pod, 100)).await;
+    sleep(Duration::from_secs(5)).await;
+    let id = node.fake.state().containers[0].id.clone();
+    let ended = Instant::now();
+    node.fake.exit(&id, 0);
+    node.until("terminated", |state| state.terminated > 0).await;
+    assert!(ended.elapsed() < Duration::from_secs(2));
+}
