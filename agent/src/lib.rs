@@ -29,6 +29,7 @@ pub mod quantity;
 pub mod server;
 pub mod sinks;
 pub mod source;
+pub mod stats;
 pub mod status_writer;
 pub mod timeline;
 pub mod volume;

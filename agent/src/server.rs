@@ -3,6 +3,7 @@
 //! ```text
 //! TLS (client certificate verified if there is one) ─► authn: who ─► authz: may they ─► route
 //!     route:  /pods /runningpods/ /healthz /configz /metrics      answers from memory
+//!             /stats/summary /metrics/{resource,cadvisor}         stats: looked at now
 //!             /containerLogs                                      logs: CRI files, followed by inotify
 //!             /exec /attach /run /portForward                     session on WebSocket or SPDY ─► runtime
 //! ```
@@ -21,6 +22,7 @@ mod route;
 mod session;
 mod settings;
 mod spdy;
+mod stats;
 mod streams;
 mod target;
 #[cfg(test)]
@@ -43,6 +45,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::sinks::PodDirectory;
+use crate::stats::Stats;
 
 pub use authn::AuthenticationConfig;
 pub use authz::AuthorizationConfig;
@@ -107,6 +110,8 @@ pub struct Deps {
     pub pods: Arc<dyn PodDirectory>,
     /// Who answers questions of authentication and authorization.
     pub reviewer: Arc<dyn Reviewer>,
+    /// What node and pods use.
+    pub stats: Arc<Stats>,
     /// Whether the agent is well.
     pub health: Health,
     /// The KubeletConfiguration in force, for `/configz`.

@@ -4,6 +4,8 @@
 //! The real implementation is [`crate::service::Runtime`]; the agent's tests use a fake. Everything here
 //! is plain data; nothing calls back up. [`RuntimeService::doorbell`] only rings.
 
+mod stats;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -13,6 +15,11 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast;
+
+pub use stats::{
+    CgroupStats, ContainerStats, CpuStats, DiskUsage, InterfaceStats, IoStats, MemoryStats,
+    Pressure, SandboxStats, Stall, StatsDetail, TrafficStats,
+};
 
 /// Defines an identifier newtype over a string.
 macro_rules! id {
@@ -557,6 +564,17 @@ pub trait RuntimeService: Send + Sync + 'static {
     async fn update_cgroup(&self, path: &str, resources: &Resources) -> Result<()>;
     /// Removes a cgroup made by [`RuntimeService::update_cgroup`], with what is left below it. Absent is success.
     async fn remove_cgroup(&self, path: &str) -> Result<()>;
+    /// What ready sandboxes and their running containers use, of one pod or of all. Read now, except for the disk.
+    async fn stats(&self, pod: Option<&PodUid>, detail: StatsDetail) -> Result<Vec<SandboxStats>> {
+        let (_, _) = (pod, detail);
+        Ok(Vec::new())
+    }
+    /// What a cgroup made by [`RuntimeService::update_cgroup`] has used with all below it.
+    async fn cgroup_stats(&self, path: &str) -> Result<CgroupStats> {
+        Err(Error::Internal(format!(
+            "cannot read cgroup {path}: not supported"
+        )))
+    }
     /// Rings with a pod's UID when something of it may have changed. Carries no truth; may lag or skip.
     fn doorbell(&self) -> broadcast::Receiver<PodUid>;
     /// The handlers there are ("" and "runc" are the same one).

@@ -8,9 +8,11 @@
 //! Which v1 hierarchies: those that limit (cpu, memory, pids, cpuset, devices, hugetlb) or count (cpuacct).
 //! freezer and blkio are left out, since joining a hierarchy costs at every container start.
 
+mod apply;
 mod detect;
 mod devices;
 mod remove;
+pub(crate) mod stats;
 mod values;
 mod warm;
 
@@ -21,7 +23,9 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::api::Resources;
 
+pub use apply::Undo;
 pub use devices::{DeviceAccess, DeviceRule};
+pub use stats::pressure;
 pub(crate) use warm::Warmth;
 
 /// v1 controllers that containers join.
@@ -66,6 +70,16 @@ pub enum CgroupError {
         /// Why not.
         #[source]
         source: io::Error,
+    },
+    /// What is in use does not fit in the new memory limit; nothing was changed.
+    #[error("cgroup {path} uses {usage} bytes of memory, more than the new limit of {limit}")]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// Bytes that cannot be reclaimed, or could not.
+        usage: u64,
+        /// The limit that was asked for, bytes.
+        limit: u64,
     },
     /// Processes outlive SIGKILL.
     #[error("cgroup {path} still has processes {pids:?} after they were killed")]
@@ -140,17 +154,45 @@ impl Cgroups {
             .collect())
     }
 
-    /// Makes the cgroup (and those above it, without limits) or changes its limits.
+    /// Makes the cgroup (and those above it, without limits) with these limits. When it fails, what was made
+    /// is for the caller to remove.
     pub fn update(&self, path: &str, resources: &Resources) -> Result<(), CgroupError> {
         let path = checked(path)?;
         for hierarchy in &self.hierarchies {
             self.make_chain(hierarchy, path)?;
-            let directory = hierarchy.base.join(path);
-            for write in values::writes(resources, hierarchy.unified, &hierarchy.controllers) {
-                write.apply(&directory)?;
-            }
+            let writes = values::writes(resources, hierarchy.unified, &hierarchy.controllers);
+            apply::set(&hierarchy.base.join(path), writes)?;
         }
         Ok(())
+    }
+
+    /// Changes the limits of a cgroup whose processes run: all of them, or none and an error. Zero and empty
+    /// values are left alone. Blocks while the kernel reclaims memory for a lower limit; not for an async
+    /// thread.
+    ///
+    /// # Errors
+    /// [`CgroupError::InUse`] when the memory in use does not fit in the new limit; nobody is killed for it.
+    pub fn change(&self, path: &str, resources: &Resources) -> Result<Undo, CgroupError> {
+        let path = checked(path)?;
+        let mut undo = Undo::default();
+        for hierarchy in &self.hierarchies {
+            let directory = hierarchy.base.join(path);
+            let writes = values::writes(resources, hierarchy.unified, &hierarchy.controllers);
+            let changed = self
+                .make_chain(hierarchy, path)
+                .and_then(|()| apply::change(&directory, writes, &mut undo));
+            if let Err(error) = changed {
+                undo.undo();
+                return Err(error);
+            }
+        }
+        Ok(undo)
+    }
+
+    /// Whether the cgroup is there, in every hierarchy.
+    pub fn exists(&self, path: &str) -> bool {
+        self.directories(path)
+            .is_ok_and(|directories| directories.iter().all(|directory| directory.is_dir()))
     }
 
     /// Lets processes of the cgroup use only the devices that a rule names.

@@ -16,6 +16,7 @@ pub(crate) mod remove;
 pub mod rootfs;
 pub(crate) mod start;
 pub(crate) mod stop;
+pub(crate) mod update;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -15,7 +15,8 @@
 //!   shim.sock                         runtime binds it, the shim listens
 //!   shim.pid, shim.log                shim
 //!   containers/<id>/
-//!     container.json                  runtime: ContainerRecord; at creation, before the start, when it failed
+//!     container.json                  runtime: ContainerRecord; at creation, before the start, when it failed,
+//!                                     after a change of its limits
 //!     config.json                     runtime: OCI runtime specification; there once the container is created
 //!     exit.json                       shim: how it ended (protocol::Exit), before anybody is told
 //! RUN/broken/<id>/                    sandboxes whose record cannot be read, set aside by the runtime
@@ -36,4 +37,5 @@ pub mod service;
 pub mod shim_client;
 pub mod snapshot;
 pub mod spec;
+pub mod stats;
 pub mod unpack;

@@ -20,8 +20,9 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{
-    Connection, Container, ContainerConfig, ContainerId, Error, ExecRequest, ExecSession,
-    PodSandbox, PodSandboxConfig, PodUid, PodView, Resources, Result, RuntimeService, SandboxId,
+    CgroupStats, Connection, Container, ContainerConfig, ContainerId, Error, ExecRequest,
+    ExecSession, PodSandbox, PodSandboxConfig, PodUid, PodView, Resources, Result, RuntimeService,
+    SandboxId, SandboxStats, StatsDetail,
 };
 use crate::cgroup::{Cgroups, Warmth};
 use crate::container;
@@ -30,6 +31,8 @@ use crate::sandbox::network::PodNetwork;
 use crate::sandbox::pause::PauseController;
 use crate::sandbox::{SandboxController, run, teardown};
 use crate::seccomp::Filters;
+use crate::stats;
+use crate::stats::disk::DiskCache;
 
 pub(crate) use self::core::{Core, Host, Layout, child_cgroup};
 use registry::Registry;
@@ -97,6 +100,7 @@ impl Runtime {
             network,
             images,
             registry: Registry::default(),
+            disk: DiskCache::default(),
             stopped: CancellationToken::new(),
             host,
             controllers,
@@ -214,7 +218,23 @@ impl RuntimeService for Runtime {
         crate::sandbox::connect::connect(&self.core, id, port).await
     }
 
+    async fn update_container_resources(
+        &self,
+        id: &ContainerId,
+        resources: &Resources,
+    ) -> Result<()> {
+        let (core, id, change) = (self.core.clone(), id.clone(), resources.clone());
+        self.detached(async move { container::update::update(&core, &id, change).await })
+            .await
+    }
+
     async fn update_cgroup(&self, path: &str, resources: &Resources) -> Result<()> {
+        if self.core.cgroups.exists(path) {
+            let change =
+                container::update::change_cgroup(&self.core, path.to_owned(), resources.clone());
+            change.await?.keep();
+            return Ok(());
+        }
         let updated = self.core.cgroups.update(path, resources);
         // A pod's cgroup is made a moment before the pod. Not earlier: the grace period holds the lock that
         // making a directory needs.
@@ -225,6 +245,14 @@ impl RuntimeService for Runtime {
     async fn remove_cgroup(&self, path: &str) -> Result<()> {
         let removed = self.core.cgroups.remove(path).await;
         removed.map_err(|error| Error::Internal(format!("cannot remove cgroup: {}", chain(&error))))
+    }
+
+    async fn stats(&self, pod: Option<&PodUid>, detail: StatsDetail) -> Result<Vec<SandboxStats>> {
+        stats::list(&self.core, pod, detail).await
+    }
+
+    async fn cgroup_stats(&self, path: &str) -> Result<CgroupStats> {
+        stats::cgroup(&self.core, path.to_owned()).await
     }
 
     fn doorbell(&self) -> broadcast::Receiver<PodUid> {

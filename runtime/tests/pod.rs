@@ -16,7 +16,11 @@ mod fakes;
 mod life;
 #[path = "pod/rig.rs"]
 mod rig;
+#[path = "pod/stats.rs"]
+mod stats;
 #[path = "pod/undo.rs"]
 mod undo;
+#[path = "pod/update.rs"]
+mod update;
 #[path = "pod/whole.rs"]
 mod whole;

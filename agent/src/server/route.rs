@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use super::authn::Authenticator;
 use super::authz::{self, Authorizer, Decision};
 use super::logs::watch::Hub;
-use super::{Deps, Health, ServerConfig, logs, observe, portforward, session};
+use super::{Deps, Health, ServerConfig, logs, observe, portforward, session, stats};
 
 /// What every handler works with.
 #[derive(Clone)]
@@ -88,6 +88,9 @@ pub(super) fn router(app: App) -> Router {
         .route("/healthz/syncloop", get(observe::healthz))
         .route("/configz", get(observe::configz))
         .route("/metrics", get(observe::metrics))
+        .route("/metrics/resource", get(stats::resource))
+        .route("/metrics/cadvisor", get(stats::cadvisor))
+        .route("/stats/summary", get(stats::summary))
         .route(
             "/containerLogs/{namespace}/{pod}/{container}",
             get(logs::container_logs),

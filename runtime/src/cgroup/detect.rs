@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{CgroupError, Hierarchy, V1_CONTROLLERS};
+use super::{AGENT_LEAF, CgroupError, Hierarchy, V1_CONTROLLERS};
 
 /// A mounted cgroup filesystem.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,7 +41,11 @@ pub(super) fn hierarchies(
             mount.unified == unified && (unified || mount.options.contains(&names[0]))
         });
         if let Some(mount) = mount {
-            let own = directory(mount, path);
+            let mut own = directory(mount, path);
+            if unified && own.ends_with(AGENT_LEAF) {
+                // We moved into it, or were started by somebody who had; our cgroup is the one around it.
+                own.pop();
+            }
             let base = match root.strip_prefix('/') {
                 Some(absolute) => mount.point.join(absolute),
                 None => own.join(root),
@@ -165,6 +169,16 @@ mod tests {
             Path::new("/sys/fs/cgroup/system.slice/hanok.service/pods")
         );
         assert_eq!(bases(mountinfo, own, "/"), ["/sys/fs/cgroup/"]);
+    }
+
+    #[test]
+    fn leaf_of_the_agent_is_not_a_place_of_its_own() {
+        let mountinfo = "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw";
+        let own = "0::/hanok.service/hanok-agent\n";
+        assert_eq!(
+            bases(mountinfo, own, "pods"),
+            ["/sys/fs/cgroup/hanok.service/pods"]
+        );
     }
 
     #[test]

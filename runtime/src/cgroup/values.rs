@@ -1,12 +1,15 @@
-//! Limits → writes to the kernel's files. Pure, but for [`Write::apply`].
+//! Limits → writes to the kernel's files. Pure; [`super::apply`] carries them out.
 
-use std::path::Path;
-
-use super::{CgroupError, write_file};
 use crate::api::Resources;
 
 /// CFS period when none is given, microseconds: the kernel's own.
 const PERIOD: u64 = 100_000;
+
+/// The file of the memory limit on v1.
+pub(super) const V1_MEMORY_LIMIT: &str = "memory.limit_in_bytes";
+
+/// The file of the memory limit on v2.
+pub(super) const V2_MEMORY_LIMIT: &str = "memory.max";
 
 /// A value for a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,25 +18,10 @@ pub(super) struct Write {
     pub(super) value: String,
     /// The file may be absent, as swap accounting is on many machines.
     pub(super) optional: bool,
-    /// Written again after the next one when it failed at first: v1 checks memory and memory+swap against
-    /// each other at every write, so one order serves for growing and the other for shrinking.
+    /// Tried again after the next one when the kernel finds it invalid: v1 checks memory and memory+swap against
+    /// each other at every write, and a quota with its period against the parent's, so that one order serves
+    /// for growing and the other for shrinking.
     pub(super) retry: bool,
-}
-
-impl Write {
-    pub(super) fn apply(&self, directory: &Path) -> Result<(), CgroupError> {
-        if self.optional && !directory.join(&self.file).exists() {
-            return Ok(());
-        }
-        match write_file(&directory.join(&self.file), &self.value) {
-            Err(CgroupError::Write { source, .. })
-                if self.retry && source.raw_os_error() == Some(libc::EINVAL) =>
-            {
-                Ok(())
-            }
-            other => other,
-        }
-    }
 }
 
 /// What to write, in order, to a cgroup with these v1 controllers, or with all of v2's.
@@ -45,8 +33,8 @@ pub(super) fn writes(resources: &Resources, unified: bool, controllers: &[String
     }
     for controller in controllers {
         match controller.as_str() {
-            "cpu" => v1_cpu(resources, &mut list),
             "memory" => v1_memory(resources, &mut list),
+            "cpu" => v1_cpu(resources, &mut list),
             "pids" => pids(resources, &mut list),
             "cpuset" => cpuset(resources, &mut list),
             "hugetlb" => hugepages(resources, "limit_in_bytes", &mut list),
@@ -72,11 +60,17 @@ impl List {
 
     fn add_optional(&mut self, file: &str, value: impl ToString) {
         self.add(file, value);
-        self.0
-            .iter_mut()
-            .last()
-            .into_iter()
-            .for_each(|write| write.optional = true);
+        if let Some(last) = self.0.last_mut() {
+            last.optional = true;
+        }
+    }
+
+    /// As [`List::add`]; what is added next may have to be written first.
+    fn add_retried(&mut self, file: &str, value: impl ToString) {
+        self.add(file, value);
+        if let Some(last) = self.0.last_mut() {
+            last.retry = true;
+        }
     }
 }
 
@@ -84,7 +78,9 @@ fn v1_cpu(resources: &Resources, list: &mut List) {
     if resources.cpu_shares != 0 {
         list.add("cpu.shares", resources.cpu_shares.clamp(2, 262_144));
     }
-    if resources.cpu_period != 0 {
+    if resources.cpu_period != 0 && resources.cpu_quota != 0 {
+        list.add_retried("cpu.cfs_period_us", resources.cpu_period);
+    } else if resources.cpu_period != 0 {
         list.add("cpu.cfs_period_us", resources.cpu_period);
     }
     if resources.cpu_quota != 0 {
@@ -94,18 +90,13 @@ fn v1_cpu(resources: &Resources, list: &mut List) {
 
 fn v1_memory(resources: &Resources, list: &mut List) {
     let (limit, swap) = (resources.memory_limit, resources.memory_swap_limit);
-    if limit != 0 {
-        list.add("memory.limit_in_bytes", limit.max(-1));
+    if limit != 0 && swap != 0 {
+        list.add_retried(V1_MEMORY_LIMIT, limit.max(-1));
+    } else if limit != 0 {
+        list.add(V1_MEMORY_LIMIT, limit.max(-1));
     }
     if swap != 0 {
-        let retried = list.0.last().filter(|_| limit != 0).cloned();
-        list.0
-            .iter_mut()
-            .last()
-            .into_iter()
-            .for_each(|write| write.retry = true);
         list.add_optional("memory.memsw.limit_in_bytes", swap.max(-1));
-        list.0.extend(retried);
     }
 }
 
@@ -133,6 +124,19 @@ fn hugepages(resources: &Resources, suffix: &str, list: &mut List) {
 }
 
 fn v2(resources: &Resources, list: &mut List) {
+    let (limit, swap) = (resources.memory_limit, resources.memory_swap_limit);
+    if limit != 0 {
+        list.add(V2_MEMORY_LIMIT, maximum(limit));
+    }
+    if swap != 0 {
+        // v2 counts swap alone, the given limit is the sum.
+        let alone = if swap < 0 {
+            -1
+        } else {
+            swap.saturating_sub(limit.max(0)).max(0)
+        };
+        list.add_optional("memory.swap.max", maximum(alone));
+    }
     if resources.cpu_shares != 0 {
         list.add("cpu.weight", weight(resources.cpu_shares));
     }
@@ -146,19 +150,6 @@ fn v2(resources: &Resources, list: &mut List) {
             quota if quota > 0 => list.add("cpu.max", format!("{quota} {period}")),
             _ => list.add("cpu.max", format!("max {period}")),
         }
-    }
-    let (limit, swap) = (resources.memory_limit, resources.memory_swap_limit);
-    if limit != 0 {
-        list.add("memory.max", maximum(limit));
-    }
-    if swap != 0 {
-        // v2 counts swap alone, the given limit is the sum.
-        let alone = if swap < 0 {
-            -1
-        } else {
-            swap.saturating_sub(limit.max(0)).max(0)
-        };
-        list.add_optional("memory.swap.max", maximum(alone));
     }
     pids(resources, list);
     cpuset(resources, list);
@@ -263,8 +254,7 @@ mod tests {
             plan(&limits(), false, &["memory"]),
             [
                 "memory.limit_in_bytes=1048576",
-                "memory.memsw.limit_in_bytes=3145728",
-                "memory.limit_in_bytes=1048576"
+                "memory.memsw.limit_in_bytes=3145728"
             ]
         );
         assert_eq!(plan(&limits(), false, &["pids"]), ["pids.max=100"]);
@@ -280,10 +270,10 @@ mod tests {
         assert_eq!(
             plan(&limits(), true, &[]),
             [
-                "cpu.weight=59",
-                "cpu.max=50000 100000",
                 "memory.max=1048576",
                 "memory.swap.max=2097152",
+                "cpu.weight=59",
+                "cpu.max=50000 100000",
                 "pids.max=100",
                 "cpuset.cpus=0-1",
                 "hugetlb.2MB.max=4",
@@ -303,9 +293,9 @@ mod tests {
         assert_eq!(
             plan(&none, true, &[]),
             [
-                "cpu.max=max 100000",
                 "memory.max=max",
                 "memory.swap.max=max",
+                "cpu.max=max 100000",
                 "pids.max=max"
             ]
         );

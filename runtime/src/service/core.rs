@@ -17,6 +17,7 @@ use crate::container::rootfs::RootfsSource;
 use crate::sandbox::network::PodNetwork;
 use crate::sandbox::{SandboxController, SandboxRecord};
 use crate::seccomp::Filters;
+use crate::stats::disk::DiskCache;
 
 /// The files of the runtime; the drawing is in the crate's documentation.
 #[derive(Debug, Clone)]
@@ -57,6 +58,8 @@ pub(crate) struct Core {
     pub(crate) network: Arc<dyn PodNetwork>,
     pub(crate) images: Arc<dyn RootfsSource>,
     pub(crate) registry: Registry,
+    /// What the writable layers and logs hold.
+    pub(crate) disk: DiskCache,
     /// Cancelled when the runtime is dropped: ends the tasks that follow shims.
     pub(crate) stopped: CancellationToken,
     pub(crate) host: Host,

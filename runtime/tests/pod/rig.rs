@@ -333,7 +333,11 @@ fn cgroup_roots(root: &str) -> Vec<PathBuf> {
         };
         Path::new("/sys/fs/cgroup")
             .join(mount)
-            .join(path.trim_start_matches('/'))
+            // On v2 the runtime has moved this process into a leaf beside the pods.
+            .join(
+                path.trim_end_matches("/hanok-agent")
+                    .trim_start_matches('/'),
+            )
             .join(root)
     });
     dirs.filter(|dir| dir.is_dir()).collect()

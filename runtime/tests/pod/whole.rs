@@ -10,7 +10,7 @@ use std::time::Duration;
 use hanok_cni::{BuiltIn, Config, Options, Source};
 use hanok_runtime::api::{
     ContainerConfig, ContainerState, NamespaceMode, PodSandbox, PodSandboxConfig, PodUid,
-    RuntimeService,
+    RuntimeService, StatsDetail,
 };
 use hanok_runtime::container::rootfs::RootfsSource;
 use hanok_runtime::image::{Images, ImagesConfig};
@@ -147,6 +147,11 @@ fn root_pods_reach_each_other_by_address_and_leave_no_lease() {
         tokio::time::timeout(PATIENCE, waiting).await.unwrap();
         let log = fs::read_to_string(base.join("logs/client/c/0.log")).unwrap();
         assert!(log.trim_end().ends_with("F hello"), "{log}");
+        for pod in runtime.stats(None, StatsDetail::All).await.unwrap() {
+            let interface = &pod.interfaces[0];
+            assert_eq!(interface.name, "eth0");
+            assert!(interface.rx.bytes > 0 && interface.tx.packets > 0);
+        }
 
         // Another agent; what it does not know of must not lose its lease.
         drop(runtime);

@@ -20,6 +20,7 @@ use crate::node::status::Facts;
 use crate::pod::directory::Pods;
 use crate::pod::files::dns::{DnsConfig, ResolvConf};
 use crate::server;
+use crate::stats::Stats;
 
 /// How long an unanswered question for the API server's address may take.
 const RESOLVE: Duration = Duration::from_secs(5);
@@ -186,6 +187,16 @@ fn resolv_conf(path: &str) -> anyhow::Result<ResolvConf> {
     }
 }
 
+fn stats(settings: &Settings, assembled: &Assembled) -> Stats {
+    let places = crate::stats::Places {
+        node_name: settings.node_name.clone(),
+        pods_dir: settings.paths.root_dir.join("pods"),
+        state_dir: settings.paths.state_dir.clone(),
+    };
+    let embedded = &assembled.embedded;
+    Stats::new(embedded.runtime.clone(), embedded.images.clone(), places)
+}
+
 /// What the kubelet API answers from.
 pub(super) fn server_deps(
     settings: &Settings,
@@ -196,6 +207,7 @@ pub(super) fn server_deps(
     let client = api.requests.clone();
     server::Deps {
         runtime: assembled.embedded.runtime.clone(),
+        stats: Arc::new(stats(settings, assembled)),
         pods: Arc::new(pods),
         reviewer: Arc::new(server::ApiReviewer::new(move || client.clone())),
         health: Arc::new(|| Ok(())),

@@ -10,13 +10,16 @@ use super::client::{Client, Failure};
 use super::fixture::{Ca, FakeReviewer, Fixture};
 
 /// Every route, and one that does not exist.
-const ROUTES: [&str; 13] = [
+const ROUTES: [&str; 16] = [
     "/pods",
     "/runningpods/",
     "/healthz",
     "/healthz/ping",
     "/configz",
     "/metrics",
+    "/metrics/resource",
+    "/metrics/cadvisor",
+    "/stats/summary",
     "/containerLogs/default/web/app",
     "/exec/default/web/app?command=x&output=1",
     "/exec/default/web/uid-1/app?command=x&output=1",
@@ -30,6 +33,7 @@ fn reviewer() -> FakeReviewer {
     FakeReviewer {
         tokens: [
             ("metrics-token", "prometheus"),
+            ("stats-token", "autoscaler"),
             ("reader-token", "reader"),
             ("runner-token", "runner"),
             ("nobody-token", "nobody"),
@@ -37,6 +41,7 @@ fn reviewer() -> FakeReviewer {
         .into(),
         grants: [
             ("prometheus", "get", "metrics"),
+            ("autoscaler", "get", "stats"),
             ("reader", "get", "proxy"),
             ("runner", "get", "proxy"),
             ("runner", "create", "proxy"),
@@ -109,14 +114,27 @@ async fn an_admin_gets_everywhere_and_nowhere_that_is_not() {
             .contains("kubelet_running_pods 1\n")
     );
     assert!(client.get("/configz").await.unwrap().1.contains("110"));
+    for (path, part) in [
+        ("/stats/summary", r#""nodeName":"node-1""#),
+        ("/stats/summary?only_cpu_and_memory=true", r#""pods":[]"#),
+        ("/metrics/resource", "\nnode_cpu_usage_seconds_total "),
+        ("/metrics/cadvisor", "\nmachine_memory_bytes "),
+    ] {
+        let (status, text) = client.get(path).await.unwrap();
+        assert!(status == 200 && text.contains(part), "{path}: {text}");
+    }
 }
 
 #[tokio::test]
 async fn each_subresource_opens_its_routes_only() {
     let fixture = Fixture::with(reviewer(), |_| {});
-    let open: [(&str, &[&str]); 3] = [
+    let open: [(&str, &[&str]); 4] = [
         ("nobody-token", &[]),
-        ("metrics-token", &["/metrics"]),
+        (
+            "metrics-token",
+            &["/metrics", "/metrics/resource", "/metrics/cadvisor"],
+        ),
+        ("stats-token", &["/stats/summary"]),
         (
             "reader-token",
             &[
@@ -130,7 +148,7 @@ async fn each_subresource_opens_its_routes_only() {
     ];
     for (token, allowed) in open {
         let client = Client::new(fixture.address, None, Some(token));
-        for route in &ROUTES[..6] {
+        for route in &ROUTES[..9] {
             let expected = if allowed.contains(route) { 200 } else { 403 };
             assert_eq!(
                 client.get(route).await.unwrap().0,

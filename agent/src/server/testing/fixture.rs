@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hanok_runtime::api::ContainerState;
+use hanok_runtime::api::{ContainerState, Credentials, Error, Image, ImageService};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -23,6 +23,7 @@ use super::super::{
 };
 use super::runtime::{FakeRuntime, UID};
 use crate::sinks::{PodDirectory, PodEntry};
+use crate::stats::{Places, Stats};
 
 /// The state of the container "app", which a test may choose.
 pub(super) const RUNNING: &str = r#"{"running": {}}"#;
@@ -214,11 +215,39 @@ impl Fixture {
 
 fn deps(runtime: Arc<FakeRuntime>, pods: Arc<FakePods>, reviewer: Arc<FakeReviewer>) -> Deps {
     Deps {
+        stats: Arc::new(Stats::new(runtime.clone(), Arc::new(NoImages), places())),
         runtime,
         pods,
         reviewer,
         health: Arc::new(|| Ok(())),
         configz: serde_json::json!({"maxPods": 110}),
+    }
+}
+
+fn places() -> Places {
+    Places {
+        node_name: "node-1".to_owned(),
+        pods_dir: "/nowhere/pods".into(),
+        state_dir: "/nowhere".into(),
+    }
+}
+
+/// A store without images.
+struct NoImages;
+
+#[async_trait]
+impl ImageService for NoImages {
+    async fn pull_image(&self, _: &str, _: &[Credentials]) -> Result<Image, Error> {
+        Err(Error::Internal("not part of this fake".to_owned()))
+    }
+    async fn image_status(&self, _: &str) -> Result<Option<Image>, Error> {
+        Ok(None)
+    }
+    async fn list_images(&self) -> Result<Vec<Image>, Error> {
+        Ok(Vec::new())
+    }
+    async fn remove_image(&self, _: &str) -> Result<(), Error> {
+        Ok(())
     }
 }
 

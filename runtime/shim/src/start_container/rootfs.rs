@@ -63,7 +63,8 @@ fn attach_tree(root: OwnedFd, target: &Path) -> Result<OwnedFd> {
     Ok(root)
 }
 
-/// An overlay as a detached mount; none when this kernel does not take layers one by one (before 6.8).
+/// An overlay as a detached mount; none when this kernel does not take layers one by one: before 6.8, and
+/// before 6.5 it says so only at the end, and takes every option until then.
 fn overlay(lower: &[String], upper: &str, work: &str) -> Result<Option<OwnedFd>> {
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).doing(|| "open overlayfs")?;
     for (index, layer) in lower.iter().enumerate() {
@@ -80,8 +81,11 @@ fn overlay(lower: &[String], upper: &str, work: &str) -> Result<Option<OwnedFd>>
     // layer, and its exit waits for that. The layer is never used again after a crash of the node.
     fsconfig_set_flag(&context, "volatile").doing(|| "make the overlay volatile")?;
     let created = fsconfig_create(&context);
-    if created.is_err() {
+    if let Err(error) = created {
         let reason = log_of(&context);
+        if error == Errno::INVAL && reason == NO_DETAILS {
+            return Ok(None);
+        }
         return created
             .doing(|| format!("mount the overlay ({reason})"))
             .map(|()| None);
@@ -133,6 +137,9 @@ fn forget_volatile(work: &str) {
     let _ = fs::remove_dir_all(Path::new(work).join("work/incompat/volatile"));
 }
 
+/// In place of a reason that the filesystem does not give.
+const NO_DETAILS: &str = "no details";
+
 /// What the filesystem says about its last failure, in place of nothing.
 pub(super) fn log_of(context: impl AsFd) -> String {
     let mut text = [0; 512];
@@ -145,7 +152,7 @@ pub(super) fn log_of(context: impl AsFd) -> String {
     message
         .get(2..)
         .filter(|m| !m.is_empty())
-        .unwrap_or("no details")
+        .unwrap_or(NO_DETAILS)
         .to_owned()
 }
 
