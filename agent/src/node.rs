@@ -10,6 +10,7 @@
 pub mod machine;
 mod register;
 pub mod status;
+pub mod sub_ids;
 pub mod view;
 
 use std::sync::Arc;

@@ -31,6 +31,7 @@ pub mod spec;
 pub mod status;
 pub mod stop_order;
 mod sync;
+pub mod users;
 mod worker;
 pub mod workers;
 

@@ -12,6 +12,7 @@ mod gather;
 mod host_path;
 mod payload;
 mod set_up;
+pub mod sub_path;
 
 use std::ffi::CString;
 use std::os::fd::AsFd;

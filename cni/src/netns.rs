@@ -58,6 +58,13 @@ pub async fn create(path: &Path) -> Result<(), NetnsError> {
         .map_err(failed("start a thread for", path))?
 }
 
+/// Brings the loopback interface up in a namespace that somebody else has made.
+pub async fn bring_loopback_up(path: &Path) -> Result<(), NetnsError> {
+    run_in(path, loopback_up)
+        .await?
+        .map_err(failed("bring up loopback in", path))
+}
+
 /// Unpins the namespace and removes its file. Safe to repeat; a missing file is success.
 pub async fn remove(path: &Path) -> Result<(), NetnsError> {
     let owned = path.to_owned();

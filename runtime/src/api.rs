@@ -173,6 +173,9 @@ pub struct PodSandboxConfig {
     pub pid: NamespaceMode,
     /// IPC namespace: Pod or Node.
     pub ipc: NamespaceMode,
+    /// The pod's users and groups; none for the node's.
+    #[serde(default)]
+    pub user_namespace: Option<UserNamespace>,
     /// Pod-level sysctls.
     pub sysctls: BTreeMap<String, String>,
     /// The pod's cgroup, relative to the runtime's cgroup root: `kubepods/burstable/podUID`.
@@ -183,6 +186,15 @@ pub struct PodSandboxConfig {
     pub labels: BTreeMap<String, String>,
     /// Kept with the sandbox; returned by list and status.
     pub annotations: BTreeMap<String, String>,
+}
+
+/// Users and groups of a pod: those from 0 on are the node's from `host_id` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserNamespace {
+    /// What 0 in the pod is on the node.
+    pub host_id: u32,
+    /// How many there are.
+    pub length: u32,
 }
 
 /// A host port.
@@ -280,6 +292,9 @@ pub struct Mount {
     pub container_path: String,
     /// Absolute path on the host.
     pub host_path: PathBuf,
+    /// What of it is mounted: a relative path of something that exists, below which no link leads out. Empty for all.
+    #[serde(default)]
+    pub sub_path: String,
     /// Read-only.
     pub readonly: bool,
     /// Read-only with everything mounted below.
@@ -579,6 +594,10 @@ pub trait RuntimeService: Send + Sync + 'static {
     fn doorbell(&self) -> broadcast::Receiver<PodUid>;
     /// The handlers there are ("" and "runc" are the same one).
     fn handlers(&self) -> Vec<String>;
+    /// Whether pods can have users of their own; the text says why not. Found out once.
+    async fn user_namespaces(&self) -> std::result::Result<(), String> {
+        Err("not supported".to_owned())
+    }
     /// Whether pods can get a network; the text says why not.
     async fn network_ready(&self) -> std::result::Result<(), String>;
 }

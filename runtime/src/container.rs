@@ -12,6 +12,7 @@ pub(crate) mod create;
 mod devices;
 pub(crate) mod exec;
 mod identity;
+mod propagation;
 pub(crate) mod remove;
 pub mod rootfs;
 pub(crate) mod start;

@@ -142,6 +142,7 @@ mod tests {
                 network: NamespaceMode::Pod,
                 pid: NamespaceMode::Container,
                 ipc: NamespaceMode::Pod,
+                user_namespace: None,
                 sysctls: Default::default(),
                 cgroup_parent: String::new(),
                 port_mappings: Vec::new(),

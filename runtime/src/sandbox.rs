@@ -1,7 +1,8 @@
 //! Sandboxes: the pods' environments, and the two seams that they are made through.
 //!
 //! ```text
-//!   run:       intent ► netns ► CNI ADD ► create ► start ► Ready
+//!   run:       intent ► netns ► CNI ADD ► create ► start ► Ready        (with a user namespace: create goes first,
+//!                                                                        and makes the netns in it)
 //!   teardown:  stop ◄ cgroup ◄ CNI DEL ◄ netns          the same for a failure at any step, for a crash
 //!                                                       at any moment, and for the end of the pod
 //! ```
@@ -12,6 +13,7 @@ pub(crate) mod events;
 pub mod network;
 pub mod pause;
 pub(crate) mod run;
+mod sysctls;
 pub(crate) mod teardown;
 
 use std::path::{Path, PathBuf};
@@ -21,7 +23,9 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::api::{NamespaceMode, PodSandbox, PodSandboxConfig, SandboxId, SandboxState};
+use crate::api::{
+    NamespaceMode, PodSandbox, PodSandboxConfig, SandboxId, SandboxState, UserNamespace,
+};
 use crate::shim_client::{Events, Shim};
 
 /// A sandbox as it is written to `sandbox.json`.
@@ -114,6 +118,13 @@ pub enum ControllerError {
 pub trait SandboxController: std::fmt::Debug + Send + Sync {
     /// Makes what needs no process: files in the sandbox's directory.
     async fn create(&self, plan: &SandboxPlan) -> Result<(), ControllerError>;
+    /// Makes the pod's user namespace, and in it the network namespace, pinned where the record says. Before `start`,
+    /// for sandboxes that have one.
+    async fn make_user_namespace(
+        &self,
+        plan: &SandboxPlan,
+        users: UserNamespace,
+    ) -> Result<(), ControllerError>;
     /// Starts it. Called once.
     async fn start(&self, plan: &SandboxPlan) -> Result<Holder, ControllerError>;
     /// The holder, if it runs: how a new agent finds what an old one started.

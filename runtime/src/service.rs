@@ -6,9 +6,11 @@
 //! records, what runs in the shims, what ended in the exit records; memory only mirrors them.
 
 mod core;
+mod labels;
 mod open;
 pub(crate) mod record;
 mod registry;
+mod users;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,6 +38,7 @@ use crate::stats::disk::DiskCache;
 
 pub(crate) use self::core::{Core, Host, Layout, child_cgroup};
 use registry::Registry;
+use users::UserSupport;
 
 /// Rings that a slow listener may lag behind before it is told that it missed some.
 const DOORBELL_BACKLOG: usize = 1024;
@@ -86,6 +89,7 @@ impl Runtime {
                 .map_err(|error| internal(&format!("cannot create {}", dir.display()), &error))?;
         }
         let host = open::host().map_err(|error| internal("cannot read /proc", &error))?;
+        let users = UserSupport::new(config.shim.clone(), layout.root.clone());
         let pause: Arc<dyn SandboxController> =
             Arc::new(PauseController::new(config.shim, config.pause));
         let mut controllers = config.handlers;
@@ -103,6 +107,7 @@ impl Runtime {
             disk: DiskCache::default(),
             stopped: CancellationToken::new(),
             host,
+            users,
             controllers,
             doorbell: broadcast::channel(DOORBELL_BACKLOG).0,
         });
@@ -261,6 +266,10 @@ impl RuntimeService for Runtime {
 
     fn handlers(&self) -> Vec<String> {
         self.core.handlers()
+    }
+
+    async fn user_namespaces(&self) -> std::result::Result<(), String> {
+        self.core.users.look().await
     }
 
     async fn network_ready(&self) -> std::result::Result<(), String> {

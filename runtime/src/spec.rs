@@ -98,6 +98,10 @@ pub struct HostFacts {
     pub volumes: PathBuf,
     /// `/cgroup/parent/id`.
     pub cgroup: String,
+    /// The kernel enforces AppArmor profiles.
+    pub app_armor: bool,
+    /// The kernel enforces SELinux labels.
+    pub selinux: bool,
 }
 
 /// The container's specification.
@@ -165,9 +169,26 @@ fn process(
         .set_rlimits(None)
         .set_no_new_privileges(Some(security.no_new_privs))
         .set_oom_score_adj(Some(config.resources.oom_score_adj))
-        .set_apparmor_profile(text(&security.apparmor).filter(|_| !privileged))
-        .set_selinux_label(text(&security.selinux));
+        .set_apparmor_profile(app_armor(config, host)?)
+        // Without SELinux a label means nothing, and pods that have one run all the same.
+        .set_selinux_label(text(&security.selinux).filter(|_| host.selinux));
     Ok(process)
+}
+
+/// The profile; none for a privileged container. Where nobody would enforce it there is no container.
+fn app_armor(config: &ContainerConfig, host: &HostFacts) -> Result<Option<String>, SpecError> {
+    let profile = &config.security.apparmor;
+    if profile.is_empty() || config.security.privileged {
+        return Ok(None);
+    }
+    if !host.app_armor {
+        return Err(SpecError::Invalid {
+            field: "AppArmor profile",
+            value: profile.clone(),
+            reason: "AppArmor is not enabled on the host",
+        });
+    }
+    Ok(Some(profile.clone()))
 }
 
 /// The PID namespace that a container is to have: its own wish, else the sandbox's.
@@ -176,6 +197,11 @@ pub fn pid_mode<'a>(
     config: &'a ContainerConfig,
 ) -> &'a NamespaceMode {
     config.security.pid.as_ref().unwrap_or(&sandbox.pid)
+}
+
+/// A privileged container sees the node's cgroups, unless it has no rights over them anyway.
+fn has_cgroup_namespace(sandbox: &PodSandboxConfig, config: &ContainerConfig) -> bool {
+    !config.security.privileged || sandbox.user_namespace.is_some()
 }
 
 fn namespaces(
@@ -190,6 +216,9 @@ fn namespaces(
     };
     let pause = |name: &str| Some(Path::new("/proc").join(format!("{}/ns/{name}", host.pause_pid)));
     let mut list = vec![namespace(LinuxNamespaceType::Mount, None)];
+    if sandbox.user_namespace.is_some() {
+        list.push(namespace(LinuxNamespaceType::User, pause("user")));
+    }
     if sandbox.network != NamespaceMode::Node {
         list.push(namespace(LinuxNamespaceType::Network, host.netns.clone()));
         list.push(namespace(LinuxNamespaceType::Uts, pause("uts")));
@@ -205,11 +234,11 @@ fn namespaces(
             list.push(namespace(LinuxNamespaceType::Pid, pause("pid")));
         }
     }
-    if !config.security.privileged {
+    if has_cgroup_namespace(sandbox, config) {
         list.push(namespace(LinuxNamespaceType::Cgroup, None));
     }
     list
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

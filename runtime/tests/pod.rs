@@ -14,6 +14,10 @@ mod exec;
 mod fakes;
 #[path = "pod/life.rs"]
 mod life;
+#[path = "pod/mounts.rs"]
+mod mounts;
+#[path = "pod/namespaces.rs"]
+mod namespaces;
 #[path = "pod/rig.rs"]
 mod rig;
 #[path = "pod/stats.rs"]
@@ -22,5 +26,7 @@ mod stats;
 mod undo;
 #[path = "pod/update.rs"]
 mod update;
+#[path = "pod/users.rs"]
+mod users;
 #[path = "pod/whole.rs"]
 mod whole;

@@ -69,7 +69,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     }
     let server = client::load(&settings.kubeconfig, parts::identity(&settings).as_deref()).await?;
     checks::certificate_is_ours(&settings, &server)?;
-    let facts = parts::facts(&settings, &server).await?;
+    let mut facts = parts::facts(&settings, &server).await?;
     // What belongs to no pod of this agent is removed from them.
     let _claimed = [
         embedded::claim(&settings.paths.root_dir).context("--root-dir")?,
@@ -78,6 +78,13 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let assembled = parts::machinery(&settings)
         .open(&settings.pod_cidrs)
         .await?;
+    facts.user_namespaces = match assembled.embedded.runtime.user_namespaces().await {
+        Ok(()) => true,
+        Err(why) => {
+            tracing::warn!("pods with hostUsers: false cannot run here: {why}");
+            false
+        }
+    };
     Agent::new(settings, server, facts, assembled, timeline)
         .run(stop)
         .await

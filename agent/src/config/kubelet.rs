@@ -135,6 +135,8 @@ pub struct KubeletConfiguration {
     /// How often they are fetched.
     #[serde(serialize_with = "go_duration", deserialize_with = "positive::<_, 20>")]
     pub http_check_frequency: Duration,
+    /// Users and groups of pods with `hostUsers: false`.
+    pub user_namespaces: UserNamespaces,
 }
 
 impl Default for KubeletConfiguration {
@@ -189,6 +191,24 @@ impl Default for KubeletConfiguration {
             static_pod_url: String::new(),
             static_pod_url_header: BTreeMap::new(),
             http_check_frequency: Duration::from_secs(20),
+            user_namespaces: UserNamespaces::default(),
+        }
+    }
+}
+
+/// Users and groups of pods with `hostUsers: false`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct UserNamespaces {
+    /// How many ids a pod gets; a multiple of 65536.
+    #[serde(deserialize_with = "ids_per_pod")]
+    pub ids_per_pod: u32,
+}
+
+impl Default for UserNamespaces {
+    fn default() -> Self {
+        Self {
+            ids_per_pod: 65_536,
         }
     }
 }
@@ -370,6 +390,10 @@ fn event_burst<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
 
 fn lease_seconds<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
     number(d, 40)
+}
+
+fn ids_per_pod<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
+    number(d, 65_536)
 }
 
 fn port<'de, D: Deserializer<'de>>(d: D) -> Result<u16, D::Error> {

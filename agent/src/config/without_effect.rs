@@ -78,7 +78,6 @@ pub(super) const WITHOUT_EFFECT: &[&str] = &[
     "topologyManagerPolicyOptions",
     "topologyManagerScope",
     "tracing",
-    "userNamespaces",
     "volumePluginDir",
     "volumeStatsAggPeriod",
 ];

@@ -66,6 +66,8 @@ pub struct Facts {
     pub port: u16,
     /// RuntimeClass handlers.
     pub handlers: Vec<String>,
+    /// Pods can have users of their own.
+    pub user_namespaces: bool,
     /// Most images named in the status; none for all.
     pub max_images: Option<usize>,
 }
@@ -182,7 +184,13 @@ pub fn status(facts: &Facts, observed: &Observed, before: Option<&NodeStatus>) -
         }),
         images: Some(images(&observed.images, facts.max_images)),
         node_info: Some(node_info(facts)),
-        runtime_handlers: Some(facts.handlers.iter().map(|name| handler(name)).collect()),
+        runtime_handlers: Some(
+            facts
+                .handlers
+                .iter()
+                .map(|name| handler(name, facts))
+                .collect(),
+        ),
         ..NodeStatus::default()
     }
 }
@@ -232,12 +240,12 @@ fn node_info(facts: &Facts) -> NodeSystemInfo {
     }
 }
 
-fn handler(name: &str) -> NodeRuntimeHandler {
+fn handler(name: &str, facts: &Facts) -> NodeRuntimeHandler {
     NodeRuntimeHandler {
         name: Some(name.to_owned()),
         features: Some(NodeRuntimeHandlerFeatures {
             recursive_read_only_mounts: Some(true),
-            user_namespaces: Some(false),
+            user_namespaces: Some(facts.user_namespaces),
         }),
     }
 }

@@ -23,6 +23,7 @@ fn facts() -> Facts {
         attach_detach: true,
         port: 10250,
         handlers: vec![String::new(), "runc".into()],
+        user_namespaces: true,
         max_images: Some(1),
     }
 }

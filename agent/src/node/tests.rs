@@ -23,6 +23,7 @@ fn facts() -> Facts {
         attach_detach: true,
         port: 10250,
         handlers: Vec::new(),
+        user_namespaces: false,
         max_images: None,
     }
 }

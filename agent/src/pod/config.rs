@@ -4,7 +4,7 @@ pub mod container;
 pub mod mounts;
 pub mod security;
 
-use hanok_runtime::api::{NamespaceMode, PodSandboxConfig, PortMapping};
+use hanok_runtime::api::{NamespaceMode, PodSandboxConfig, PortMapping, UserNamespace};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::files::hosts;
@@ -16,14 +16,10 @@ pub fn sandbox(
     pod: &Pod,
     attempt: u32,
     handler: String,
+    users: Option<UserNamespace>,
     settings: &Settings,
 ) -> Result<PodSandboxConfig, String> {
     let spec = spec::spec(pod);
-    if spec.and_then(|spec| spec.host_users) == Some(false) {
-        return Err(
-            "user namespaces (spec.hostUsers: false) are not supported by this node".into(),
-        );
-    }
     let flag = |of: fn(&k8s_openapi::api::core::v1::PodSpec) -> Option<bool>| {
         spec.and_then(of).unwrap_or(false)
     };
@@ -60,6 +56,7 @@ pub fn sandbox(
         network: node_or_pod(host_network),
         pid,
         ipc: node_or_pod(flag(|spec| spec.host_ipc)),
+        user_namespace: users,
         sysctls: sysctls
             .into_iter()
             .flatten()
@@ -112,7 +109,7 @@ mod tests {
             extra["containers"] = json!([]);
         }
         let settings = Settings::new("/r/pods".into(), "/l/pods".into(), "/l/containers".into());
-        sandbox(&sample::from(extra), 2, "runc".into(), &settings)
+        sandbox(&sample::from(extra), 2, "runc".into(), None, &settings)
     }
 
     #[test]
@@ -149,11 +146,5 @@ mod tests {
             host_ip: String::new(),
         };
         assert_eq!(config.port_mappings, [want]);
-    }
-
-    #[test]
-    fn a_user_namespace_is_refused_and_not_left_out() {
-        assert!(config(json!({"hostUsers": false})).is_err());
-        assert!(config(json!({"hostUsers": true})).is_ok());
     }
 }

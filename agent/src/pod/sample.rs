@@ -62,6 +62,7 @@ pub(crate) fn sandbox(attempt: u32, state: SandboxState) -> PodSandbox {
             network: Default::default(),
             pid: Default::default(),
             ipc: Default::default(),
+            user_namespace: None,
             sysctls: Default::default(),
             cgroup_parent: String::new(),
             port_mappings: Vec::new(),

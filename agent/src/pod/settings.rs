@@ -17,6 +17,7 @@ use super::files::dns::DnsConfig;
 use super::hooks;
 use super::observation::Observation;
 use super::spec;
+use super::users::{Ids, UserRanges};
 use crate::quantity::Amount;
 use crate::sinks::{EventKind, EventSink, Objects, StatusSink, Volumes};
 use crate::timeline::Timeline;
@@ -125,6 +126,8 @@ pub struct Settings {
     pub back_off_cap: Duration,
     /// What pods resolve names with.
     pub dns: DnsConfig,
+    /// Users and groups of pods that have their own.
+    pub users: Arc<UserRanges>,
 }
 
 impl Settings {
@@ -135,6 +138,7 @@ impl Settings {
             allocatable: BTreeMap::new(),
             node_memory: 0,
             seccomp_dir: pods_dir.with_file_name("seccomp"),
+            users: Arc::new(UserRanges::new(pods_dir.clone(), Ids::default())),
             pods_dir,
             log_dir,
             log_links_dir,

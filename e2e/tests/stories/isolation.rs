@@ -16,6 +16,7 @@ pub(crate) fn stories() -> Vec<Story> {
         Lab:
         ordinary_container_is_refused_what_would_reach_the_node,
         pod_shares_network_ipc_and_host_name_and_nothing_else,
+        pods_with_users_of_their_own_share_no_id_and_reach_each_other,
         unknown_runtime_handler_keeps_the_pod_pending,
         host_network_pod_has_the_nodes_address,
         limits_are_in_the_cgroup,
@@ -58,6 +59,54 @@ fn pod_shares_network_ipc_and_host_name_and_nothing_else(space: &Space<'_>) -> R
         shared == [true, true, true, false, false, false],
         "{one}{other}"
     );
+    Ok(())
+}
+
+fn pods_with_users_of_their_own_share_no_id_and_reach_each_other(space: &Space<'_>) -> Result<()> {
+    let features = "get nodes n1 -o jsonpath={.status.runtimeHandlers[*].features.userNamespaces}";
+    let features = space.kubectl(features)?;
+    ensure!(
+        features.contains("true") && !features.contains("false"),
+        "the node says {features:?}"
+    );
+    for name in ["one", "two"] {
+        let main = shell(
+            "main",
+            "echo $(id -u) > /data/who; httpd -p 8080 -h /data; sleep 1000",
+        )
+        .mount("data", "/data");
+        let pod = pod(name)
+            .on("n1")
+            .set("hostUsers", false)
+            .volume("data", json!({ "emptyDir": {} }))
+            .with(main);
+        space.apply(&pod.manifest())?;
+    }
+    let mut first_ids = Vec::new();
+    for name in ["one", "two"] {
+        space.until_ready(name)?;
+        let map = space.kubectl(&format!("exec {name} -- cat /proc/self/uid_map"))?;
+        let words: Vec<u64> = map
+            .split_whitespace()
+            .filter_map(|w| w.parse().ok())
+            .collect();
+        let &[0, first, 65_536] = words.as_slice() else {
+            anyhow::bail!("{name} has the map {map:?}");
+        };
+        ensure!(
+            first >= 65_536 && first % 65_536 == 0,
+            "{name} begins at {first}"
+        );
+        let owner = space.kubectl(&format!(
+            "exec {name} -- stat -c %u:%g /data/who /etc/hosts"
+        ))?;
+        ensure!(owner == "0:0\n0:0\n", "{name} sees the owners {owner:?}");
+        first_ids.push(first);
+    }
+    ensure!(first_ids[0] != first_ids[1], "both begin at {first_ids:?}");
+    let ip = cluster::ip(&space.pod("two")?).to_owned();
+    let who = space.kubectl(&format!("exec one -- wget -qO- http://{ip}:8080/who"))?;
+    ensure!(who == "0\n", "the other one is {who:?}");
     Ok(())
 }
 

@@ -1,12 +1,12 @@
 //! `hanok-pause`: holds a pod's namespaces for as long as the pod lives.
 //!
 //! Started by the shim, as nobody, without any capability. Where the pod shares a PID namespace it is PID 1
-//! there: it reaps what its containers leave behind. TERM and INT end it. No allocation, no standard or C
-//! library: a few pages of memory in all, once per pod.
+//! there: it reaps what its containers leave behind, and no signal of theirs ends it: PID 1 gets none from its own
+//! namespace that it has not asked for. No allocation, no standard or C library: a few pages of memory in all, once
+//! per pod.
 //!
-//! Signals are blocked and waited for one by one with rt_sigtimedwait, so that there are no handlers, and an
-//! end that comes between reaping and waiting is not missed: it stays pending. (PID 1 gets no signal from
-//! its own namespace that it has not asked for; blocked and waited for is asked for.)
+//! SIGCHLD is blocked and waited for with rt_sigtimedwait, so that there is no handler, and an end that comes between
+//! reaping and waiting is not missed: it stays pending.
 #![no_std]
 #![no_main]
 
@@ -20,9 +20,7 @@ const SYS_PRCTL: usize = 157;
 const SYS_RT_SIGTIMEDWAIT: usize = 128;
 
 const SIG_BLOCK: usize = 0;
-const SIGINT: isize = 2;
-const SIGTERM: isize = 15;
-const SIGCHLD: isize = 17;
+const SIGCHLD: usize = 17;
 /// Bytes of the kernel's signal set.
 const SIGSET_SIZE: usize = 8;
 
@@ -38,22 +36,15 @@ extern "C" fn main_loop() -> ! {
     // Nobody of the pod may look into it, whoever they are.
     syscall(SYS_PRCTL, [PR_SET_DUMPABLE, 0, 0, 0]);
     syscall(SYS_PRCTL, [PR_SET_NAME, c"pause".as_ptr() as usize, 0, 0]);
-    let waited: u64 = bit(SIGINT) | bit(SIGTERM) | bit(SIGCHLD);
+    let waited: u64 = 1 << (SIGCHLD - 1);
     let set = (&raw const waited) as usize;
     syscall(SYS_RT_SIGPROCMASK, [SIG_BLOCK, set, 0, SIGSET_SIZE]);
     loop {
         // Children may have come by inheritance before anything was blocked.
         while syscall(SYS_WAIT4, [usize::MAX, 0, WNOHANG, 0]) > 0 {}
-        match syscall(SYS_RT_SIGTIMEDWAIT, [set, 0, 0, SIGSET_SIZE]) {
-            SIGINT | SIGTERM => exit(0),
-            // SIGCHLD, or interrupted by a stop and continue.
-            _ => {}
-        }
+        // Returns for SIGCHLD, or interrupted by a stop and continue.
+        syscall(SYS_RT_SIGTIMEDWAIT, [set, 0, 0, SIGSET_SIZE]);
     }
-}
-
-const fn bit(signal: isize) -> u64 {
-    1 << (signal - 1)
 }
 
 fn exit(code: usize) -> ! {

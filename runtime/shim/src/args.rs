@@ -1,4 +1,5 @@
-//! The command line: `hanok-shim [serve] --state-dir DIR --socket PATH`.
+//! The command line: `hanok-shim [serve] --state-dir DIR --socket PATH`, or `hanok-shim check-user-namespaces
+//! --state-dir DIR`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,11 +8,22 @@ use std::path::PathBuf;
 pub(crate) const USAGE: &str = "usage: hanok-shim --state-dir DIR --socket PATH < SOCKET\n\
     Started by hanok for one pod, with the listening socket as descriptor 0; not meant to be called by hand.";
 
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verb {
+    /// Make a daemon and end.
+    Launch,
+    /// Run as the daemon itself.
+    Serve,
+    /// Try whether pods can have user namespaces with files in this directory, and end.
+    CheckUserNamespaces,
+}
+
 /// What was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Args {
-    /// Run as the daemon itself.
-    pub(crate) serve: bool,
+    /// What to do.
+    pub(crate) verb: Verb,
     /// Directory of the shim's record; exists.
     pub(crate) state_dir: PathBuf,
     /// Where the socket is bound; kept in the command line so that a person finds it.
@@ -21,12 +33,16 @@ pub(crate) struct Args {
 impl Args {
     /// Parses what comes after the program's name. The error is a text for a person.
     pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
-        let (mut serve, mut state_dir, mut socket) = (false, None, None);
+        let (mut verb, mut state_dir, mut socket) = (Verb::Launch, None, None);
         let mut words = words.into_iter();
         while let Some(word) = words.next() {
             let target = match word.to_str() {
                 Some("serve") => {
-                    serve = true;
+                    verb = Verb::Serve;
+                    continue;
+                }
+                Some("check-user-namespaces") => {
+                    verb = Verb::CheckUserNamespaces;
                     continue;
                 }
                 Some("--state-dir") => &mut state_dir,
@@ -39,12 +55,15 @@ impl Args {
             *target = Some(PathBuf::from(value));
         }
         let state_dir = state_dir.ok_or("--state-dir is missing")?;
-        let socket = socket.ok_or("--socket is missing")?;
+        let socket = match verb {
+            Verb::CheckUserNamespaces => PathBuf::new(),
+            Verb::Launch | Verb::Serve => socket.ok_or("--socket is missing")?,
+        };
         if !state_dir.is_absolute() {
             return Err(format!("--state-dir {state_dir:?} is not absolute"));
         }
         Ok(Self {
-            serve,
+            verb,
             state_dir,
             socket,
         })
@@ -63,7 +82,7 @@ mod tests {
     fn both_paths_are_needed_and_nothing_else_is_taken() {
         let args = parse(&["serve", "--socket", "s", "--state-dir", "/d"]).unwrap();
         let want = Args {
-            serve: true,
+            verb: Verb::Serve,
             state_dir: "/d".into(),
             socket: "s".into(),
         };

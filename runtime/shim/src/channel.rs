@@ -25,6 +25,12 @@ pub(crate) enum Report {
     Resolved(ResolvedUser),
     /// The master side of its terminal is beside this message.
     Terminal,
+    /// Another process goes on in the place of the one that was cloned, in the user namespace and with a PID
+    /// namespace of its own. Its pidfd is beside this message; it waits for a second permit.
+    Succeeded {
+        /// Its process id, as the shim sees it.
+        pid: i32,
+    },
     /// All is set up, execve comes next. Without it, an end of file is the death of the child.
     Executing,
     /// A step failed, and the child ends.
@@ -104,9 +110,12 @@ impl Line {
         }
     }
 
-    /// Shim: lets the child go on.
+    /// Shim: lets the child go on. One that has ended already says by its reports why.
     pub(crate) fn permit(&self) -> rustix::io::Result<()> {
-        socket::send(&self.0, &[1], &[]).map(drop)
+        match socket::send(&self.0, &[1], &[]) {
+            Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+            done => done.map(drop),
+        }
     }
 
     /// Shim: the next report.

@@ -15,11 +15,14 @@ use crate::channel::{Line, Received, Report};
 use crate::container::Container;
 use crate::failure::{Doing, Failure, Result};
 use crate::poller::{Interest, Token};
-use crate::process::{Stdio, become_process, duplicate, null_stdio, open_terminal};
+use crate::process::{
+    Stdio, become_process, duplicate, null_stdio, open_terminal, set_limits_and_label,
+};
 use crate::reap::Ending;
 use crate::relay::Owner;
 use crate::resolve::open_host;
 use crate::shim::{Outcome, Shim};
+use crate::users::become_root;
 
 /// Everything but PID, which clone has to bring.
 const NAMESPACES: u64 = ns::MNT | ns::NET | ns::IPC | ns::UTS | ns::CGROUP;
@@ -82,6 +85,14 @@ impl Shim {
         }
         let process = effective_process(container, spec.process, spec.inherit);
         let streams = Streams::take([spec.stdin, spec.stdout, spec.stderr], fds)?;
+        if let Some(users) = &self.users {
+            for fd in [&streams.stdin, &streams.stdout, &streams.stderr]
+                .into_iter()
+                .flatten()
+            {
+                users.hand_over(fd)?;
+            }
+        }
         let entry = container.cgroups.entry()?;
         let (line, child_line) = Line::pair().doing(|| "make a channel")?;
         setns(&container.pidfd, ns::PID).doing(|| "join the container's PID namespace")?;
@@ -273,10 +284,20 @@ impl Child<'_> {
 
     fn prepare(&self, streams: Streams, tty: bool) -> Result<Stdio> {
         setsid().doing(|| "begin a session")?;
-        setns(&self.container.pidfd, NAMESPACES).doing(|| "join the container's namespaces")?;
         self.line
             .wait_for_permit()
             .doing(|| "join the container's cgroups")?;
+        set_limits_and_label(&self.shim.host, self.process)?;
+        let users = if self.shim.users.is_some() {
+            ns::USER
+        } else {
+            0
+        };
+        let namespaces = NAMESPACES | users;
+        setns(&self.container.pidfd, namespaces).doing(|| "join the container's namespaces")?;
+        if users != 0 {
+            become_root()?;
+        }
         if tty {
             let root = open_host("/", rustix::fs::OFlags::PATH).doing(|| "open /")?;
             return open_terminal(root.as_fd(), self.line);

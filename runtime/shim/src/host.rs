@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, major, minor, open, openat2};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
-use rustix::thread::capabilities;
 
 use crate::failure::{Doing, Failure, Result};
 
@@ -22,8 +21,6 @@ pub(crate) struct Host {
     pub(crate) null: OwnedFd,
     /// The PID namespace that children are born into when they share the node's.
     pub(crate) pid_namespace: OwnedFd,
-    /// Capabilities that the shim itself has; nothing more can be given.
-    pub(crate) capabilities: u64,
     /// The oom_score_adj that the shim was started with, and hands to a process that asks for none.
     pub(crate) oom_score_adj: i32,
     /// Where a root filesystem is attached, in the container's own mount namespace.
@@ -49,12 +46,10 @@ impl Host {
         for dir in [&rootfs_mount, &empty_dir] {
             make_dir(dir)?;
         }
-        let own = capabilities(None).doing(|| "read the capabilities")?;
         Ok(Self {
             procfs,
             null: open_null(OFlags::RDWR)?,
             pid_namespace,
-            capabilities: own.permitted.bits(),
             oom_score_adj,
             rootfs_mount,
             empty_dir,
@@ -71,6 +66,20 @@ impl Host {
     pub(crate) fn read_proc(&self, path: &str) -> Result<String> {
         let file = open_beneath(&self.procfs, path, OFlags::RDONLY)?;
         std::io::read_to_string(fs::File::from(file)).doing(|| format!("read /proc/{path}"))
+    }
+
+    /// Opens a namespace of a process.
+    pub(crate) fn open_namespace(&self, pid: i32, name: &str) -> Result<OwnedFd> {
+        let path = format!("{pid}/ns/{name}");
+        // The one kind of link of procfs that is followed: to what the shim has made itself.
+        openat2(
+            &self.procfs,
+            path.as_str(),
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+            ResolveFlags::empty(),
+        )
+        .doing(|| format!("open /proc/{path}"))
     }
 
     /// Writes a sysctl of the calling process's namespaces.

@@ -4,7 +4,7 @@
 //! it knows is on disk before it is announced. One thread, one epoll loop ([`shim`]), bounded buffers.
 //!
 //! - [`daemon`]: from the runtime's child to a child of PID 1.
-//! - [`start_sandbox`], [`start_container`], [`exec`], [`kill`], [`resize`], [`attach`], [`delete`],
+//! - [`users`], [`start_sandbox`], [`start_container`], [`exec`], [`kill`], [`resize`], [`attach`], [`delete`],
 //!   [`shutdown`]: a request each.
 //! - [`process`]: the way to exec, shared by containers and execs.
 //! - [`reap`], [`output`], [`relay`], [`log`]: what happens in between.
@@ -13,6 +13,7 @@ mod args;
 mod attach;
 mod cgroup;
 mod channel;
+mod check_users;
 mod connection;
 mod container;
 mod daemon;
@@ -34,21 +35,22 @@ mod shim;
 mod shutdown;
 mod start_container;
 mod start_sandbox;
+mod users;
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use args::Args;
+use args::{Args, Verb};
 
 fn main() -> ExitCode {
     let args = match Args::parse(std::env::args_os().skip(1)) {
         Ok(args) => args,
         Err(message) => return fail(&format!("{message}\n{}", args::USAGE), 2),
     };
-    let done = if args.serve {
-        daemon::serve(&args)
-    } else {
-        daemon::launch(&args)
+    let done = match args.verb {
+        Verb::Launch => daemon::launch(&args),
+        Verb::Serve => daemon::serve(&args),
+        Verb::CheckUserNamespaces => check_users::check(&args.state_dir),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

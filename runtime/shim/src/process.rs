@@ -43,26 +43,45 @@ pub(crate) fn become_process(host: &Host, spec: &Process, stdio: Stdio, line: &L
 }
 
 fn try_become(host: &Host, spec: &Process, stdio: Stdio, line: &Line) -> Result<Failure> {
-    set_limits(host, spec)?;
+    umask(rustix::fs::Mode::from_raw_mode(spec.umask.unwrap_or(0o022)));
     let user = user::resolve(&spec.user)?;
     line.report(&Report::Resolved(user.clone()), None)
         .doing(|| "report the user")?;
     cwd::enter(&spec.cwd)?;
-    set_label(host, spec)?;
     // A keyring of the node's session would be shared by all containers. Not every kernel has keyrings.
     let _ = process::join_new_keyring();
-    install_stdio(&stdio, &user)?;
+    install_stdio(&stdio, &user).map_err(|failure| explain(host, &user, failure))?;
     drop(stdio);
     let program = program::Program::find(&spec.args, &environment(spec, &user))?;
     exec::close_on_exec_from(3).doing(|| "close descriptors")?;
-    credentials::change_user(host, spec, &user)?;
+    credentials::change_user(spec, &user).map_err(|failure| explain(host, &user, failure))?;
     signal::reset().doing(|| "reset signals")?;
     line.report(&Report::Executing, None).doing(|| "report")?;
-    credentials::confine(host, spec)?;
+    credentials::confine(spec)?;
     Ok(program.exec())
 }
 
-fn set_limits(host: &Host, spec: &Process) -> Result<()> {
+/// Says of a user that is not mapped that it is not.
+fn explain(host: &Host, user: &ResolvedUser, failure: Failure) -> Failure {
+    let map = host.read_proc("self/uid_map").unwrap_or_default();
+    let length = map
+        .split_whitespace()
+        .nth(2)
+        .and_then(|word| word.parse::<u64>().ok());
+    let most = length.unwrap_or(u64::MAX);
+    let ids = user.groups.iter().chain([&user.uid, &user.gid]);
+    match ids.copied().find(|&id| u64::from(id) >= most) {
+        Some(id) => Failure::invalid(format!(
+            "user or group {id} is outside of the pod's user namespace, which has ids up to {}",
+            most.saturating_sub(1)
+        )),
+        None => failure,
+    }
+}
+
+/// What takes the node's rights, and so comes before a user namespace is entered: resource limits, oom_score_adj, and
+/// the label for the program that is executed.
+pub(crate) fn set_limits_and_label(host: &Host, spec: &Process) -> Result<()> {
     for &(resource, soft, hard) in &spec.rlimits {
         process::set_rlimit(resource, soft, hard)
             .doing(|| format!("set resource limit {resource} to {soft}:{hard}"))?;
@@ -71,8 +90,7 @@ fn set_limits(host: &Host, spec: &Process) -> Result<()> {
     // was started with, for the shim itself is kept from the OOM killer.
     let score = spec.oom_score_adj.unwrap_or(host.oom_score_adj);
     let _ = host.write_proc("self/oom_score_adj", &score.to_string());
-    umask(rustix::fs::Mode::from_raw_mode(spec.umask.unwrap_or(0o022)));
-    Ok(())
+    set_label(host, spec)
 }
 
 fn set_label(host: &Host, spec: &Process) -> Result<()> {

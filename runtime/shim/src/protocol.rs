@@ -81,6 +81,22 @@ pub enum Request {
     Subscribe,
     /// Kills what is left, the pause process last, and ends the shim. Reply: [`Reply::Ok`], then end of file.
     Shutdown,
+    /// Makes the pod's user namespace. Before [`Request::StartSandbox`], at most once. From then on pause and every
+    /// container and exec of this shim run in it, it owns their other namespaces, and layers and bind mounts that
+    /// ask for `MOUNT_ATTR_IDMAP` are shown through its mapping. Reply: [`Reply::Ok`].
+    MakeUserNamespace(UserNamespace),
+}
+
+/// A pod's user namespace: users and groups from 0 on are those from `host_id` on outside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserNamespace {
+    /// What 0 inside is outside.
+    pub host_id: u32,
+    /// How many ids there are.
+    pub length: u32,
+    /// Where the pod's network namespace, which the user namespace is to own, is pinned: a path that does not exist
+    /// yet. Pod namespaces that [`SandboxSpec`] calls New come from here as well.
+    pub netns: String,
 }
 
 /// The shim's answer.
@@ -273,7 +289,8 @@ pub struct Mount {
     pub destination: String,
     /// What is mounted there.
     pub source: MountSource,
-    /// `MOUNT_ATTR_*` bits to set (RDONLY, NOSUID, NODEV, NOEXEC, ...).
+    /// `MOUNT_ATTR_*` bits to set (RDONLY, NOSUID, NODEV, NOEXEC, ...). IDMAP is for bind mounts, and without effect
+    /// when the pod has no user namespace.
     pub attr_set: u64,
     /// `MOUNT_ATTR_*` bits to clear.
     pub attr_clear: u64,
@@ -309,6 +326,16 @@ pub enum MountSource {
     Shm {
         /// Its size in bytes; the first container's counts.
         size: u64,
+    },
+    /// A bind mount of something below a directory of the node whose contents are not trusted: a part of a volume.
+    /// No link leads out of that directory, whatever is changed in it meanwhile.
+    BindBelow {
+        /// Absolute path on the host.
+        root: String,
+        /// Relative path below it.
+        path: String,
+        /// With everything mounted below it.
+        recursive: bool,
     },
 }
 

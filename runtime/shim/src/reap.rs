@@ -54,7 +54,11 @@ impl Shim {
         if let Some((&key, _)) = container {
             // Its last reports may not have been read yet, and they decide between failure and exit.
             self.container_setup_progress(key);
-            return self.container_ended(key, ending);
+            // One of them may say that another process goes on in its place.
+            if self.containers.get(&key).is_some_and(|c| c.pid == pid) {
+                self.container_ended(key, ending);
+            }
+            return;
         }
         let exec = self.execs.iter().find(|(_, e)| e.pid == pid);
         if let Some((&key, _)) = exec {

@@ -61,6 +61,24 @@ pub(crate) fn open(
     }
 }
 
+/// Opens, with `O_PATH`, what is at a relative path below a directory of the node; `EXDEV` when ".." or a link leads out
+/// of it, whoever made the link and whenever.
+pub(crate) fn beneath(root: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    loop {
+        match openat2(
+            root,
+            path,
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+            resolve,
+        ) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            done => return done,
+        }
+    }
+}
+
 /// Opens `path`, and makes it when it is missing: directories step by step, each below the descriptor of
 /// the one before. Dangling links are followed within the root.
 pub(crate) fn ensure(root: BorrowedFd<'_>, path: &Path, kind: Kind) -> Result<OwnedFd> {

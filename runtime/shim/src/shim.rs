@@ -19,6 +19,7 @@ use crate::poller::{Interest, Poller, Ready, Token};
 use crate::relay::Relay;
 use crate::shutdown::Shutdown;
 use crate::start_sandbox::Sandbox;
+use crate::users::Users;
 
 /// Most clients at once; more can only be a fault of the caller, and descriptors are needed elsewhere.
 const MAX_CONNECTIONS: usize = 256;
@@ -29,6 +30,8 @@ pub(crate) struct Shim {
     pub(crate) poller: Poller,
     pub(crate) host: Host,
     pub(crate) sandbox: Option<Sandbox>,
+    /// The pod's user namespace, when it has one.
+    pub(crate) users: Option<Users>,
     /// The pod's /dev/shm, once a container asked for it.
     pub(crate) shm: Option<OwnedFd>,
     pub(crate) connections: BTreeMap<u64, Connection>,
@@ -66,6 +69,7 @@ impl Shim {
             poller,
             host,
             sandbox: None,
+            users: None,
             shm: None,
             connections: BTreeMap::new(),
             containers: BTreeMap::new(),
@@ -210,6 +214,7 @@ impl Shim {
             Request::Delete { container } => self.delete(&container),
             Request::Subscribe => Ok(self.subscribe(key)),
             Request::Shutdown => Ok(self.start_shutdown(key)),
+            Request::MakeUserNamespace(spec) => self.make_user_namespace(&spec),
         }
     }
 

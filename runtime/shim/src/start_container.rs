@@ -12,6 +12,9 @@ mod mounts;
 mod rootfs;
 mod setup;
 mod shm;
+pub(crate) mod users;
+
+pub(crate) use setup::receive_only;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -113,7 +116,9 @@ impl Shim {
     ) -> Result<Cloned> {
         let clone = |flags| clone_process(flags, cgroup).doing(|| "clone a process");
         match pid {
-            Namespace::New => return clone(ns::PID),
+            // Otherwise it must be owned by the user namespace, and comes when that is entered.
+            Namespace::New if self.users.is_none() => return clone(ns::PID),
+            Namespace::New => return clone(0),
             Namespace::Host => return clone(0),
             Namespace::Pod if self.sandbox.as_ref().is_some_and(|s| !s.has(ns::PID)) => {
                 return clone(0);
@@ -146,7 +151,7 @@ impl Shim {
             _ => None,
         });
         if let (Some(size), None) = (size, &self.shm) {
-            self.shm = Some(shm::make(&self.host, size)?);
+            self.shm = Some(shm::make(&self.host, self.users.as_ref(), size)?);
         }
         Ok(())
     }
@@ -163,6 +168,21 @@ impl Shim {
             match start.line.receive() {
                 Ok(Received::Empty) => return,
                 Ok(Received::Report(Report::Resolved(user), _)) => container.user = Some(user),
+                Ok(Received::Report(Report::Succeeded { pid }, Some(pidfd))) => {
+                    (container.pid, container.pidfd) = (pid, pidfd);
+                    let alive = process::pidfd_kill(&container.pidfd, 0)
+                        .and_then(|()| start.line.permit())
+                        .doing(|| "wake the container");
+                    let ending = match self.shutdown {
+                        Some(_) => Err(Failure::invalid("the shim is shutting down")),
+                        None => alive,
+                    };
+                    if let Err(failure) = ending {
+                        start.failure.get_or_insert(failure);
+                        return self.kill_failed_start(key);
+                    }
+                }
+                Ok(Received::Report(Report::Succeeded { .. }, None)) => {}
                 Ok(Received::Report(Report::Terminal, Some(master))) => {
                     if let Err(failure) = use_terminal(&mut container.io, master) {
                         start.failure.get_or_insert(failure);
@@ -171,8 +191,9 @@ impl Shim {
                 }
                 Ok(Received::Report(Report::Terminal, None)) => {}
                 Ok(Received::Report(Report::Executing, _)) => start.executing = true,
+                // The process knows best.
                 Ok(Received::Report(Report::Failed { kind, message }, _)) => {
-                    start.failure.get_or_insert(Failure { kind, message });
+                    start.failure = Some(Failure { kind, message });
                 }
                 Ok(Received::End) => return self.container_channel_closed(key),
                 Err(errno) => {
@@ -282,6 +303,11 @@ fn open_io(shim: &Shim, spec: &ContainerSpec) -> Result<(Io, Option<Stdio>)> {
     };
     for fd in [&stdout, &stderr] {
         rustix::io::ioctl_fionbio(fd, true).doing(|| "make a pipe")?;
+    }
+    if let Some(users) = &shim.users {
+        for fd in [&stdin, &child_stdout, &child_stderr] {
+            users.hand_over(fd)?;
+        }
     }
     io.stdout = Some(stdout);
     io.stderr = Some(stderr);

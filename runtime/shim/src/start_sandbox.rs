@@ -1,8 +1,8 @@
 //! StartSandbox: spawns pause, the process that holds the pod's namespaces.
 //!
 //! In the child, in this order: network namespace joined by descriptor, host name, sysctls (through the
-//! verified procfs, now in the new namespaces), oom_score_adj, `/dev/null` as stdio, every privilege given
-//! up, exec from a sealed mount. Nothing of this depends on bytes of a container, so that the shim waits for it.
+//! verified procfs, now in the new namespaces), oom_score_adj, the pod's user namespace if it has one, `/dev/null` as
+//! stdio, every privilege given up, exec from a sealed mount. Nothing of this depends on bytes of a container, so that the shim waits for it.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -21,7 +21,7 @@ use rustix::thread::{
 use crate::cgroup::{Cgroups, Entry};
 use crate::channel::{Line, Received, Report};
 use crate::failure::{Doing, Failure, Result, complain, describe};
-use crate::host::{Host, sealed_program};
+use crate::host::sealed_program;
 use crate::shim::{Outcome, Shim};
 
 /// User and group of pause; it needs no rights at all.
@@ -79,20 +79,23 @@ impl Shim {
         let cgroup = Cgroups::new(&spec.cgroups).entry()?;
         let (line, child_line) = Line::pair().doing(|| "make a channel")?;
         line.set_blocking().doing(|| "make a channel")?;
-        let cloned = clone_process(plan.new, cgroup.at_clone()).doing(|| "clone pause")?;
+        let new = if self.users.is_some() { 0 } else { plan.new };
+        let cloned = clone_process(new, cgroup.at_clone()).doing(|| "clone pause")?;
         let Cloned::Parent { pid, pidfd } = cloned else {
             // Or the end of the shim would not be seen on the channel.
             drop(line);
-            let failure = become_pause(&self.host, spec, &plan, &program, &child_line);
+            let failure = self.become_pause(spec, &plan, &program, &child_line);
             child_line.report_failure(failure);
             exec::exit_now(1);
         };
         drop(child_line);
-        if let Err(failure) = wait_for_exec(&line) {
+        let mut pause = Pause { pid, pidfd };
+        if let Err(failure) = wait_for_exec(&line, &mut pause) {
             // Reaped by the loop; the caller needs only that it runs no more.
-            let _ = process::pidfd_kill(&pidfd, libc::SIGKILL);
+            let _ = process::pidfd_kill(&pause.pidfd, libc::SIGKILL);
             return Err(failure);
         }
+        let Pause { pid, pidfd } = pause;
         self.sandbox = Some(Sandbox {
             pid,
             pidfd,
@@ -118,6 +121,12 @@ impl Shim {
             complain(&failure);
         }
     }
+}
+
+/// The process that is to be pause.
+struct Pause {
+    pid: i32,
+    pidfd: OwnedFd,
 }
 
 /// A [`SandboxSpec`]'s namespaces, checked.
@@ -175,11 +184,15 @@ fn plan(spec: &SandboxSpec) -> Result<Plan> {
     Ok(plan)
 }
 
-fn wait_for_exec(line: &Line) -> Result<()> {
+fn wait_for_exec(line: &Line, pause: &mut Pause) -> Result<()> {
     let mut executing = false;
     loop {
         match line.receive().doing(|| "hear from pause")? {
             Received::Report(Report::Executing, _) => executing = true,
+            Received::Report(Report::Succeeded { pid }, Some(pidfd)) => {
+                *pause = Pause { pid, pidfd };
+                line.permit().doing(|| "wake pause")?;
+            }
             Received::Report(Report::Failed { kind, message }, _) => {
                 return Err(Failure { kind, message });
             }
@@ -190,43 +203,57 @@ fn wait_for_exec(line: &Line) -> Result<()> {
     }
 }
 
-/// Child: everything up to exec. Returns only when it failed.
-fn become_pause(
-    host: &Host,
-    spec: &SandboxSpec,
-    plan: &Plan,
-    program: &OwnedFd,
-    line: &Line,
-) -> Failure {
-    if let Err(failure) = prepare_pause(host, spec, plan, line) {
-        return failure;
+impl Shim {
+    /// Child: everything up to exec. Returns only when it failed.
+    fn become_pause(
+        &self,
+        spec: &SandboxSpec,
+        plan: &Plan,
+        program: &OwnedFd,
+        line: &Line,
+    ) -> Failure {
+        if let Err(failure) = self.prepare_pause(spec, plan, line) {
+            return failure;
+        }
+        let argv = [c"pause".to_owned()];
+        let errno = exec::execve_fd(program, &argv, &[]);
+        Failure::system(format!("cannot exec {}: {}", spec.pause, describe(errno)))
     }
-    let argv = [c"pause".to_owned()];
-    let errno = exec::execve_fd(program, &argv, &[]);
-    Failure::system(format!("cannot exec {}: {}", spec.pause, describe(errno)))
-}
 
-fn prepare_pause(host: &Host, spec: &SandboxSpec, plan: &Plan, line: &Line) -> Result<()> {
-    setsid().doing(|| "begin a session")?;
-    if let Some(net) = &plan.net {
-        setns(net, ns::NET).doing(|| "join the network namespace")?;
+    fn prepare_pause(&self, spec: &SandboxSpec, plan: &Plan, line: &Line) -> Result<()> {
+        let host = &self.host;
+        setsid().doing(|| "begin a session")?;
+        if let Some(users) = &self.users {
+            users.join(plan.new)?;
+        }
+        if let Some(net) = &plan.net {
+            setns(net, ns::NET).doing(|| "join the network namespace")?;
+        }
+        if plan.own & ns::UTS != 0 && !spec.hostname.is_empty() {
+            sethostname(spec.hostname.as_bytes()).doing(|| "set the host name")?;
+        }
+        for (name, value) in &spec.sysctls {
+            let written = host.write_sysctl(name, value);
+            match (&self.users, written) {
+                // Some belong to the root of the user namespace, others, on older kernels, to the node's.
+                (Some(users), Err(_)) => users.as_root(|| host.write_sysctl(name, value))?,
+                (_, written) => written?,
+            }
+        }
+        // Best effort: below the shim's own value it takes CAP_SYS_RESOURCE.
+        let _ = host.write_proc("self/oom_score_adj", &spec.oom_score_adj.to_string());
+        if let Some(users) = &self.users {
+            users.enter(line, plan.new & ns::PID != 0)?;
+        }
+        let null = host.null.as_fd();
+        rustix::stdio::dup2_stdin(null).doing(|| "set stdin")?;
+        rustix::stdio::dup2_stdout(null).doing(|| "set stdout")?;
+        rustix::stdio::dup2_stderr(null).doing(|| "set stderr")?;
+        drop_privileges()?;
+        signal::reset().doing(|| "reset signals")?;
+        exec::close_on_exec_from(3).doing(|| "close descriptors")?;
+        line.report(&Report::Executing, None).doing(|| "report")
     }
-    if plan.own & ns::UTS != 0 && !spec.hostname.is_empty() {
-        sethostname(spec.hostname.as_bytes()).doing(|| "set the host name")?;
-    }
-    for (name, value) in &spec.sysctls {
-        host.write_sysctl(name, value)?;
-    }
-    // Best effort: below the shim's own value it takes CAP_SYS_RESOURCE.
-    let _ = host.write_proc("self/oom_score_adj", &spec.oom_score_adj.to_string());
-    let null = host.null.as_fd();
-    rustix::stdio::dup2_stdin(null).doing(|| "set stdin")?;
-    rustix::stdio::dup2_stdout(null).doing(|| "set stdout")?;
-    rustix::stdio::dup2_stderr(null).doing(|| "set stderr")?;
-    drop_privileges()?;
-    signal::reset().doing(|| "reset signals")?;
-    exec::close_on_exec_from(3).doing(|| "close descriptors")?;
-    line.report(&Report::Executing, None).doing(|| "report")
 }
 
 fn drop_privileges() -> Result<()> {

@@ -20,3 +20,5 @@ mod output;
 mod rig;
 #[path = "root/start.rs"]
 mod start;
+#[path = "root/users.rs"]
+mod users;

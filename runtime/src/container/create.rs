@@ -11,7 +11,7 @@ use hanok_shim::protocol::Rootfs;
 use tracing::{Instrument, info_span};
 
 use super::rootfs::RootfsImage;
-use super::{Container, ContainerRecord, Phase, devices, record_file, spec_file};
+use super::{Container, ContainerRecord, Phase, devices, propagation, record_file, spec_file};
 use crate::api::{ContainerConfig, ContainerId, Error, Result, SandboxId, SandboxState};
 use crate::sandbox::{Sandbox, hostname_file};
 use crate::service::{Core, chain, child_cgroup, record};
@@ -95,6 +95,7 @@ async fn make(core: &Arc<Core>, container: &Container, config: ContainerConfig) 
     let spec = generate(core, container, &config, &image.facts)?;
     prepare_log(container)?;
     prepare_sources(&config)?;
+    propagation::check(&config.mounts).map_err(Error::Create)?;
     // Not the directories above it: when the sandbox's is gone, so is the sandbox.
     let made = fs::DirBuilder::new().mode(0o700).create(&container.dir);
     made.and_then(|()| record::write(&record_file(&container.dir), &container.record()))
@@ -192,6 +193,8 @@ fn generate(
         devices: devices.nodes,
         volumes: core.layout.volumes(&container.id),
         cgroup: format!("/{cgroup}"),
+        app_armor: core.host.labels.app_armor,
+        selinux: core.host.labels.selinux,
     };
     spec::generate(&sandbox.config, config, image, &host)
         .map_err(|error| Error::Create(error.to_string()))

@@ -34,6 +34,8 @@ pub trait PodNetwork: std::fmt::Debug + Send + Sync {
     fn new_netns(&self) -> Result<PathBuf, NetworkError>;
     /// Makes a network namespace, with its loopback interface up, and pins it there.
     async fn pin(&self, netns: &Path) -> Result<(), NetworkError>;
+    /// Brings the loopback interface up in a network namespace that somebody else has made and pinned.
+    async fn complete(&self, netns: &Path) -> Result<(), NetworkError>;
     /// CNI ADD. Returns the addresses without prefix length, in the order of the result.
     async fn add(&self, request: NetworkRequest<'_>) -> Result<Vec<String>, NetworkError>;
     /// CNI DEL, with the result of ADD, which the network keeps itself.
@@ -118,6 +120,10 @@ impl PodNetwork for CniNetwork {
 
     async fn pin(&self, netns: &Path) -> Result<(), NetworkError> {
         netns::create(netns).await.map_err(failed)
+    }
+
+    async fn complete(&self, netns: &Path) -> Result<(), NetworkError> {
+        netns::bring_loopback_up(netns).await.map_err(failed)
     }
 
     async fn add(&self, request: NetworkRequest<'_>) -> Result<Vec<String>, NetworkError> {

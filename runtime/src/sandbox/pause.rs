@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hanok_shim::protocol::{Namespace, Request, SandboxSpec};
+use hanok_shim::protocol::{self, Namespace, Request, SandboxSpec};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::process::Child;
 
 use super::{ControllerError, Holder, SandboxController, SandboxPlan};
-use crate::api::NamespaceMode;
+use crate::api::{NamespaceMode, UserNamespace};
 use crate::shim_client::{self, Shim};
 
 /// `oom_score_adj` of pause: after everything else of the pod.
@@ -62,6 +62,27 @@ impl PauseController {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|source| failed("start", &self.shim, source))
+    }
+
+    /// The result of the first request to a shim that was just started, and the end of its first process.
+    async fn served<T>(
+        &self,
+        mut child: Child,
+        result: Result<T, shim_client::ShimError>,
+    ) -> Result<T, ControllerError> {
+        match result {
+            Ok(value) => {
+                tokio::spawn(async move { child.wait().await });
+                Ok(value)
+            }
+            Err(source) => Err(match self.refusal(child).await {
+                Some(refusal) => refusal,
+                None => ControllerError::Shim {
+                    verb: "start",
+                    source,
+                },
+            }),
+        }
     }
 
     /// Why the shim did not come to serve, in its own words; none when that is not why.
@@ -118,8 +139,29 @@ impl SandboxController for PauseController {
         Ok(())
     }
 
+    async fn make_user_namespace(
+        &self,
+        plan: &SandboxPlan,
+        users: UserNamespace,
+    ) -> Result<(), ControllerError> {
+        let child = self.spawn(plan)?;
+        let netns = plan.record.netns.as_deref().unwrap_or(Path::new(""));
+        let order = Request::MakeUserNamespace(protocol::UserNamespace {
+            host_id: users.host_id,
+            length: users.length,
+            netns: netns.to_string_lossy().into_owned(),
+        });
+        let shim = Shim::new(socket(&plan.dir));
+        let made = shim.order(&order).await;
+        self.served(child, made).await
+    }
+
     async fn start(&self, plan: &SandboxPlan) -> Result<Holder, ControllerError> {
-        let mut child = self.spawn(plan)?;
+        // With a user namespace the shim runs already.
+        let child = match plan.record.config.user_namespace {
+            None => Some(self.spawn(plan)?),
+            Some(_) => None,
+        };
         let shim = Arc::new(Shim::new(socket(&plan.dir)));
         // The socket takes connections already; whether anybody will answer them shows.
         let start = async {
@@ -127,19 +169,15 @@ impl SandboxController for PauseController {
             let pid = shim.start(&Request::StartSandbox(self.order(plan))).await?;
             Ok((events, pid))
         };
-        match start.await {
-            Ok((events, pid)) => {
-                tokio::spawn(async move { child.wait().await });
-                Ok(Holder { pid, shim, events })
-            }
-            Err(source) => Err(match self.refusal(child).await {
-                Some(refusal) => refusal,
-                None => ControllerError::Shim {
-                    verb: "start",
-                    source,
-                },
-            }),
-        }
+        let started = start.await;
+        let (events, pid) = match child {
+            Some(child) => self.served(child, started).await?,
+            None => started.map_err(|source| ControllerError::Shim {
+                verb: "start",
+                source,
+            })?,
+        };
+        Ok(Holder { pid, shim, events })
     }
 
     async fn status(&self, plan: &SandboxPlan) -> Result<Option<Holder>, ControllerError> {

@@ -7,13 +7,18 @@ use std::time::SystemTime;
 use tracing::{Instrument, info_span};
 
 use super::network::NetworkRequest;
-use super::{Sandbox, SandboxPlan, SandboxRecord, Stage, events, teardown};
+use super::{Sandbox, SandboxPlan, SandboxRecord, Stage, events, sysctls, teardown};
 use super::{hostname_file, record_file};
-use crate::api::{Error, NamespaceMode, PodSandbox, PodSandboxConfig, Result, SandboxId};
+use crate::api::{
+    Error, NamespaceMode, PodSandbox, PodSandboxConfig, Result, SandboxId, UserNamespace,
+};
 use crate::service::{Core, chain, record};
 
 /// Longest host name that the kernel takes.
 const MAX_HOSTNAME: usize = 64;
+
+/// Begins the reason of a pod that asks for what the node has not got.
+const NO_USER_NAMESPACES: &str = "this node has no user namespaces for pods";
 
 /// Makes the sandbox, or leaves nothing.
 pub(crate) async fn run(core: &Arc<Core>, config: PodSandboxConfig) -> Result<PodSandbox> {
@@ -58,12 +63,19 @@ pub(crate) async fn run(core: &Arc<Core>, config: PodSandboxConfig) -> Result<Po
 /// The steps. Whatever they have done when one fails, the teardown finds by the record.
 async fn make(core: &Arc<Core>, sandbox: &Arc<Sandbox>) -> Result<()> {
     let id = &sandbox.id;
-    if let Some(netns) = sandbox.record().netns {
-        let pin = core.network.pin(&netns);
+    let record = sandbox.record();
+    if let Some(users) = record.config.user_namespace {
+        make_user_namespace(core, sandbox, users)
+            .instrument(info_span!("sandbox.users", sandbox = %id))
+            .await?;
+    } else if let Some(netns) = &record.netns {
+        let pin = core.network.pin(netns);
         pin.instrument(info_span!("sandbox.netns", sandbox = %id))
             .await
             .map_err(|error| network(id, &error))?;
-        let add = attach(core, sandbox, &netns);
+    }
+    if let Some(netns) = &record.netns {
+        let add = attach(core, sandbox, netns);
         add.instrument(info_span!("sandbox.cni", sandbox = %id))
             .await?;
     }
@@ -73,6 +85,31 @@ async fn make(core: &Arc<Core>, sandbox: &Arc<Sandbox>) -> Result<()> {
     start(core, sandbox, plan)
         .instrument(info_span!("sandbox.start", sandbox = %id))
         .await
+}
+
+/// The network namespace belongs to the user namespace, so that the shim makes both, before CNI has its turn.
+async fn make_user_namespace(
+    core: &Arc<Core>,
+    sandbox: &Arc<Sandbox>,
+    users: UserNamespace,
+) -> Result<()> {
+    let supported = core.users.look().await;
+    supported.map_err(|why| Error::Create(format!("{NO_USER_NAMESPACES}: {why}")))?;
+    let plan = SandboxPlan {
+        record: sandbox.record(),
+        dir: sandbox.dir.clone(),
+        cgroups: Vec::new(),
+    };
+    let made = sandbox.controller.make_user_namespace(&plan, users).await;
+    made.map_err(|error| Error::Internal(chain(&error)))?;
+    match &plan.record.netns {
+        Some(netns) => core
+            .network
+            .complete(netns)
+            .await
+            .map_err(|error| network(&sandbox.id, &error)),
+        None => Ok(()),
+    }
 }
 
 async fn attach(core: &Core, sandbox: &Sandbox, netns: &Path) -> Result<()> {
@@ -144,6 +181,22 @@ fn check(config: &PodSandboxConfig) -> Result<()> {
             "invalid hostname {hostname:?}: longer than {MAX_HOSTNAME} bytes"
         )));
     }
+    if config.user_namespace.is_some() {
+        let of_node = [
+            (&config.network, "network"),
+            (&config.pid, "processes"),
+            (&config.ipc, "IPC"),
+        ];
+        let shared = of_node
+            .iter()
+            .find(|(mode, _)| **mode == NamespaceMode::Node);
+        if let Some((_, what)) = shared {
+            return Err(Error::Create(format!(
+                "a pod with a user namespace (hostUsers: false) cannot have the node's {what}"
+            )));
+        }
+    }
+    sysctls::check(config).map_err(Error::Create)?;
     if matches!(config.pid, NamespaceMode::Target(_)) {
         return Err(Error::Create(
             "a sandbox has no target for its PID namespace".to_owned(),

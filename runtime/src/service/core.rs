@@ -8,7 +8,9 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use super::chain;
+use super::labels::Labels;
 use super::registry::Registry;
+use super::users::UserSupport;
 use crate::api::{
     ContainerId, Error, NamespaceMode, PodSandboxConfig, PodUid, Resources, Result, SandboxId,
 };
@@ -63,6 +65,7 @@ pub(crate) struct Core {
     /// Cancelled when the runtime is dropped: ends the tasks that follow shims.
     pub(crate) stopped: CancellationToken,
     pub(crate) host: Host,
+    pub(crate) users: UserSupport,
     pub(super) controllers: BTreeMap<String, Arc<dyn SandboxController>>,
     pub(super) doorbell: broadcast::Sender<PodUid>,
 }
@@ -73,6 +76,7 @@ pub(crate) struct Host {
     pub(crate) hostname: String,
     pub(crate) capabilities: u64,
     pub(crate) extra_masked_paths: Vec<String>,
+    pub(crate) labels: Labels,
 }
 
 impl Core {

@@ -9,6 +9,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::labels::Labels;
 use super::{Core, Host, chain, child_cgroup, file_name, is_id, record};
 use crate::api::{SandboxId, SeccompProfile};
 use crate::container;
@@ -40,6 +41,7 @@ pub(super) fn host() -> io::Result<Host> {
         hostname: hostname.trim_end().to_owned(),
         capabilities: capabilities::held(&status),
         extra_masked_paths,
+        labels: Labels::look(),
     })
 }
 

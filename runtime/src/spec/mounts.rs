@@ -10,6 +10,9 @@ use crate::api::{ContainerConfig, NamespaceMode, PodSandboxConfig, Propagation};
 /// Mount type of the pod's shared /dev/shm, which the shim holds. Not a filesystem of the kernel's.
 pub const POD_SHM: &str = "hanok-pod-shm";
 
+/// Begins the mount option that names the part of the source that is mounted. Not an option of the kernel's.
+pub const SUB_PATH: &str = "x-hanok-sub-path=";
+
 /// Size of /dev/shm, bytes.
 pub const SHM_SIZE: u64 = 64 << 20;
 
@@ -59,15 +62,31 @@ pub(super) fn mounts(
             Propagation::HostToContainer => "rslave",
             Propagation::Bidirectional => "rshared",
         };
-        let options = ["rbind", propagation, mode];
+        let mut options = vec!["rbind", propagation, mode];
+        let sub_path = format!("{SUB_PATH}{}", volume.sub_path);
+        if !volume.sub_path.is_empty() {
+            options.push(&sub_path);
+        }
         replace(
             &mut list,
             mount(destination, "bind", &volume.host_path, &options),
         );
     }
+    if sandbox.user_namespace.is_some() {
+        list.iter_mut().for_each(map_ids);
+    }
     // Stable: mounts of the same depth keep their order.
     list.sort_by_key(|mount| mount.destination().components().count());
     Ok(list)
+}
+
+/// Files on disk have the ids that the container sees.
+fn map_ids(mount: &mut Mount) {
+    if mount.typ().as_deref() == Some("bind") {
+        let mut options = mount.options().clone().unwrap_or_default();
+        options.push("idmap".to_owned());
+        mount.set_options(Some(options));
+    }
 }
 
 /// Destinations of the image's volumes with their numbers. Untrusted: normal absolute paths only, and none

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hanok_shim::protocol::{self, ContainerSpec, MountSource, Namespace, Namespaces, Rootfs};
 use oci_spec::runtime::{LinuxDevice, LinuxDeviceType, Mount, Process, Spec};
 
-use super::{SpecError, capabilities, mounts, pid_mode};
+use super::{SpecError, capabilities, has_cgroup_namespace, mounts, pid_mode};
 use crate::api::{ContainerConfig, NamespaceMode, PodSandboxConfig};
 use crate::seccomp::Filter;
 
@@ -109,10 +109,9 @@ fn namespaces(inputs: &OrderInputs<'_>) -> Namespaces {
                 Namespace::Path(format!("/proc/{}/ns/pid", inputs.target_pid))
             }
         },
-        cgroup: if inputs.config.security.privileged {
-            Namespace::Host
-        } else {
-            Namespace::New
+        cgroup: match has_cgroup_namespace(inputs.sandbox, inputs.config) {
+            true => Namespace::New,
+            false => Namespace::Host,
         },
     }
 }
@@ -161,7 +160,7 @@ fn order_process(
 }
 
 /// Mount options by their effect: attribute bits set, bits cleared, on the whole tree.
-const ATTRIBUTES: [(&str, u64, u64, bool); 10] = [
+const ATTRIBUTES: [(&str, u64, u64, bool); 11] = [
     ("ro", 0x1, 0, false),
     ("rro", 0x1, 0, true),
     ("rw", 0, 0x1, false),
@@ -173,6 +172,7 @@ const ATTRIBUTES: [(&str, u64, u64, bool); 10] = [
     // relatime is the absence of the others.
     ("relatime", 0, 0x70, false),
     ("nosymfollow", 0x20_0000, 0, false),
+    ("idmap", 0x10_0000, 0, false),
 ];
 
 /// Propagation options.
@@ -187,6 +187,7 @@ fn mount(mount: &Mount) -> Result<protocol::Mount, SpecError> {
     let (mut attr_set, mut attr_clear, mut attr_recursive) = (0, 0, false);
     let (mut propagation, mut recursive) = (0, false);
     let mut filesystem = Vec::new();
+    let mut sub_path = None;
     for option in mount.options().iter().flatten() {
         if let Some((_, set, clear, deep)) = ATTRIBUTES.iter().find(|(name, ..)| name == option) {
             attr_set |= set;
@@ -196,6 +197,8 @@ fn mount(mount: &Mount) -> Result<protocol::Mount, SpecError> {
             propagation = *value;
         } else if option == "rbind" || option == "bind" {
             recursive = option == "rbind";
+        } else if let Some(path) = option.strip_prefix(mounts::SUB_PATH) {
+            sub_path = Some(path.to_owned());
         } else {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             filesystem.push((name.to_owned(), value.to_owned()));
@@ -207,9 +210,16 @@ fn mount(mount: &Mount) -> Result<protocol::Mount, SpecError> {
                 .source()
                 .as_ref()
                 .ok_or(SpecError::Incomplete("mount source"))?;
-            MountSource::Bind {
-                path: text(path),
-                recursive,
+            match sub_path {
+                Some(sub_path) => MountSource::BindBelow {
+                    root: text(path),
+                    path: sub_path,
+                    recursive,
+                },
+                None => MountSource::Bind {
+                    path: text(path),
+                    recursive,
+                },
             }
         }
         Some("cgroup") => MountSource::Cgroup,

@@ -5,7 +5,7 @@ use hanok_shim::protocol::{self, MountSource, Namespace, Rootfs};
 use super::*;
 use crate::api::{Mount, PodUid, Propagation, SecurityContext};
 
-pub(super) fn sandbox() -> PodSandboxConfig {
+pub(crate) fn sandbox() -> PodSandboxConfig {
     PodSandboxConfig {
         name: "web".into(),
         namespace: "default".into(),
@@ -17,6 +17,7 @@ pub(super) fn sandbox() -> PodSandboxConfig {
         network: NamespaceMode::Pod,
         pid: NamespaceMode::Container,
         ipc: NamespaceMode::Pod,
+        user_namespace: None,
         sysctls: Default::default(),
         cgroup_parent: "kubepods/podu".into(),
         port_mappings: vec![],
@@ -36,6 +37,8 @@ fn host() -> HostFacts {
         devices: vec![],
         volumes: "/var/lib/hanok/volumes/c".into(),
         cgroup: "/kubepods/podu/c".into(),
+        app_armor: true,
+        selinux: true,
     }
 }
 
@@ -226,6 +229,7 @@ fn volume(path: &str) -> Mount {
     Mount {
         container_path: path.into(),
         host_path: "/host".into(),
+        sub_path: String::new(),
         readonly: false,
         recursive_readonly: false,
         propagation: Propagation::Private,
@@ -343,4 +347,85 @@ fn broken_config_json_is_an_error() {
         order(&spec, inputs).unwrap_err(),
         SpecError::Incomplete("linux")
     );
+}
+
+#[test]
+fn a_profile_that_nobody_enforces_is_an_error_and_a_label_is_left_out() {
+    let mut config = ContainerConfig {
+        security: SecurityContext {
+            apparmor: "local".into(),
+            selinux: "u:r:t:s0".into(),
+            ..SecurityContext::default()
+        },
+        ..ContainerConfig::default()
+    };
+    let with = |config: &ContainerConfig, host: &HostFacts| {
+        let spec = generate(&sandbox(), config, &image(), host)?;
+        let process = spec.process().clone().unwrap();
+        Ok((
+            process.apparmor_profile().clone(),
+            process.selinux_label().clone(),
+        ))
+    };
+    let set = (Some("local".to_owned()), Some("u:r:t:s0".to_owned()));
+    assert_eq!(with(&config, &host()), Ok(set));
+    let bare = HostFacts {
+        app_armor: false,
+        selinux: false,
+        ..host()
+    };
+    let error: SpecError = with(&config, &bare).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("AppArmor is not enabled on the host"),
+        "{error}"
+    );
+    config.security.apparmor.clear();
+    assert_eq!(with(&config, &bare), Ok((None, None)));
+}
+
+#[test]
+fn in_a_user_namespace_every_bind_mount_is_id_mapped_and_a_sub_path_goes_by_its_volume() {
+    let users = PodSandboxConfig {
+        user_namespace: Some(crate::api::UserNamespace {
+            host_id: 65_536,
+            length: 65_536,
+        }),
+        ..sandbox()
+    };
+    let config = ContainerConfig {
+        mounts: vec![Mount {
+            sub_path: "a/b".into(),
+            readonly: true,
+            ..volume("/data")
+        }],
+        ..ContainerConfig::default()
+    };
+    for (sandbox, mapped) in [(users, 0x10_0000), (sandbox(), 0)] {
+        let order = ordered(&sandbox, &config, &image());
+        let binds = order.mounts.iter().filter(|mount| {
+            matches!(
+                mount.source,
+                MountSource::Bind { .. } | MountSource::BindBelow { .. }
+            )
+        });
+        let binds: Vec<_> = binds.collect();
+        assert_eq!(binds.len(), 2);
+        assert!(
+            binds
+                .iter()
+                .all(|mount| mount.attr_set & 0x10_0000 == mapped)
+        );
+        let data = binds
+            .iter()
+            .find(|mount| mount.destination == "/data")
+            .unwrap();
+        let source = MountSource::BindBelow {
+            root: "/host".into(),
+            path: "a/b".into(),
+            recursive: true,
+        };
+        assert_eq!((&data.source, data.attr_set & 1), (&source, 1));
+    }
 }

@@ -190,6 +190,7 @@ async fn root_volumes_and_a_read_only_root_are_as_asked() {
     let mount = |path: &str, host: &str, readonly| Mount {
         container_path: path.into(),
         host_path: rig.path(host),
+        sub_path: String::new(),
         readonly,
         recursive_readonly: false,
         propagation: Propagation::Private,

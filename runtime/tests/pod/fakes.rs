@@ -67,6 +67,10 @@ impl PodNetwork for FakeNetwork {
         Ok(())
     }
 
+    async fn complete(&self, netns: &Path) -> Result<(), NetworkError> {
+        ip(&["-n", name(netns), "link", "set", "lo", "up"])
+    }
+
     async fn add(&self, request: NetworkRequest<'_>) -> Result<Vec<String>, NetworkError> {
         self.attached.lock().unwrap().push(request.sandbox.clone());
         let fault = *self.fault.lock().unwrap();
@@ -177,7 +181,7 @@ pub(crate) fn populate(root: &Path) {
     for applet in [
         "sh", "cat", "echo", "sleep", "true", "false", "id", "ls", "nc", "kill", "grep", "mknod",
         "mount", "hostname", "env", "pwd", "unshare", "head", "tail", "dd", "stat", "touch",
-        "chmod", "mkdir", "ps", "wc", "tr", "seq", "test", "trap", "rm",
+        "chmod", "mkdir", "ps", "wc", "tr", "seq", "test", "trap", "rm", "ln", "mv", "tee",
     ] {
         symlink("busybox", root.join("bin").join(applet)).unwrap();
     }

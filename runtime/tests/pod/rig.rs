@@ -140,6 +140,7 @@ impl Rig {
             network: NamespaceMode::Pod,
             pid: NamespaceMode::Container,
             ipc: NamespaceMode::Pod,
+            user_namespace: None,
             sysctls: BTreeMap::new(),
             cgroup_parent: "kubepods/poduid".into(),
             port_mappings: vec![],

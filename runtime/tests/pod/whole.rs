@@ -52,6 +52,7 @@ fn pod(base: &Path, name: &str) -> PodSandboxConfig {
         network: NamespaceMode::Pod,
         pid: NamespaceMode::Container,
         ipc: NamespaceMode::Pod,
+        user_namespace: None,
         sysctls: [(
             "net.ipv4.ip_unprivileged_port_start".to_owned(),
             "0".to_owned(),

@@ -15,10 +15,11 @@ use crate::client::ApiServer;
 use crate::config::Settings;
 use crate::embedded::Places;
 use crate::env::field::NodeFacts;
-use crate::node::machine;
 use crate::node::status::Facts;
+use crate::node::{machine, sub_ids};
 use crate::pod::directory::Pods;
 use crate::pod::files::dns::{DnsConfig, ResolvConf};
+use crate::pod::users::UserRanges;
 use crate::server;
 use crate::stats::Stats;
 
@@ -92,6 +93,7 @@ pub(super) async fn facts(settings: &Settings, server: &ApiServer) -> anyhow::Re
         attach_detach: kubelet.enable_controller_attach_detach,
         port: kubelet.port,
         handlers: Vec::new(),
+        user_namespaces: false,
         max_images: usize::try_from(kubelet.node_status_max_images).ok(),
     })
 }
@@ -164,6 +166,8 @@ pub(super) fn pod_settings(
     pod.seccomp_default = kubelet.seccomp_default;
     pod.pod_pids_limit = kubelet.pod_pids_limit.max(0);
     pod.back_off_cap = kubelet.crash_loop_back_off.max_container_restart_period;
+    let ids = sub_ids::look(kubelet.user_namespaces.ids_per_pod, facts.max_pods)?;
+    pod.users = Arc::new(UserRanges::new(pod.pods_dir.clone(), ids));
     pod.dns = DnsConfig {
         cluster_dns: kubelet.cluster_dns.clone(),
         cluster_domain: kubelet.cluster_domain.clone(),

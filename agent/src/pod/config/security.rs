@@ -45,6 +45,13 @@ pub fn security_context(
         .copied()
         .chain(of_pod.fs_group);
     let groups = groups.map(|group| id(Some(group), "supplementalGroups"));
+    let proc_unmasked = own.proc_mount.as_deref() == Some("Unmasked");
+    let host_users = spec::spec(pod).and_then(|spec| spec.host_users);
+    if proc_unmasked && host_users != Some(false) {
+        return Err(
+            "procMount Unmasked needs users of the pod's own (hostUsers: false)".to_owned(),
+        );
+    }
     let capabilities = own.capabilities.as_ref();
     let apparmor = own
         .app_armor_profile
@@ -88,7 +95,7 @@ pub fn security_context(
             .or(of_pod.se_linux_options.as_ref())
             .map(selinux_label)
             .unwrap_or_default(),
-        proc_unmasked: own.proc_mount.as_deref() == Some("Unmasked"),
+        proc_unmasked,
         pid: None::<NamespaceMode>,
     })
 }
@@ -162,16 +169,15 @@ fn seccomp(
     }
 }
 
-/// `user:role:type:level`.
+/// `user:role:type:level`; what the pod leaves out is as for every container.
 fn selinux_label(options: &SELinuxOptions) -> String {
-    let part = |part: &Option<String>| part.clone().unwrap_or_default();
-    format!(
-        "{}:{}:{}:{}",
-        part(&options.user),
-        part(&options.role),
-        part(&options.type_),
-        part(&options.level)
-    )
+    let given = [&options.user, &options.role, &options.type_, &options.level];
+    let usual = ["system_u", "system_r", "container_t", "s0"];
+    let parts = given.into_iter().zip(usual).map(|(given, usual)| {
+        let given = given.as_deref().filter(|part| !part.is_empty());
+        given.unwrap_or(usual)
+    });
+    parts.collect::<Vec<_>>().join(":")
 }
 
 #[cfg(test)]
@@ -261,6 +267,42 @@ mod tests {
         for path in ["", "../x", "/etc/passwd", "a/../../x"] {
             assert!(seccomp(local(path)).is_err(), "{path}");
         }
+    }
+
+    #[test]
+    fn an_unmasked_proc_needs_users_of_the_pods_own() {
+        let unmasked = |host_users: Value| {
+            let pod = sample::from(json!({
+                "hostUsers": host_users,
+                "containers": [{"name": "c", "image": "i", "securityContext": {"procMount": "Unmasked"}}],
+            }));
+            let context = Context {
+                image_user: "",
+                seccomp_dir: Path::new("/r/seccomp"),
+                seccomp_default: true,
+            };
+            security_context(&pod, &spec::app_containers(&pod)[0], &context)
+                .map(|context| context.proc_unmasked)
+        };
+        assert_eq!(unmasked(json!(false)), Ok(true));
+        for host_users in [json!(true), Value::Null] {
+            assert!(unmasked(host_users).is_err());
+        }
+    }
+
+    #[test]
+    fn a_label_is_whole_whatever_the_pod_leaves_out() {
+        let label = |options: Value| {
+            let own = json!({"seLinuxOptions": options});
+            mapped(json!({}), own, "").map(|context| context.selinux)
+        };
+        let level = json!({"level": "s0:c1,c2"});
+        assert_eq!(
+            label(level),
+            Ok("system_u:system_r:container_t:s0:c1,c2".into())
+        );
+        let all = json!({"user": "u", "role": "r", "type": "t", "level": "s1"});
+        assert_eq!(label(all), Ok("u:r:t:s1".into()));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use hanok_runtime::api::{self, SandboxId};
+use hanok_runtime::api::{self, SandboxId, UserNamespace};
 use k8s_openapi::api::core::v1::Pod;
 
 use tracing::warn;
@@ -12,6 +12,7 @@ use tracing::warn;
 use super::{chain, stop};
 use crate::pod::files::dns;
 use crate::pod::settings::Deps;
+use crate::pod::users::UsersError;
 use crate::pod::{config, resources, spec};
 use crate::sinks::EventKind;
 
@@ -81,7 +82,8 @@ async fn create(job: &Job) -> Result<(), String> {
         Some(class) => deps.classes.handler(class).await?,
         None => String::new(),
     };
-    let sandbox = config::sandbox(pod, job.attempt, handler, &deps.settings)?;
+    let users = users(job, &handler).await?;
+    let sandbox = config::sandbox(pod, job.attempt, handler, users, &deps.settings)?;
     for (reason, message) in dns::resolv_conf(pod, &deps.settings.dns).1 {
         deps.pod_event(pod, EventKind::Warning, reason, &message);
     }
@@ -103,4 +105,33 @@ async fn create(job: &Job) -> Result<(), String> {
         return Err(format!("cannot make the pod's cgroup: {}", chain(&error)));
     }
     Ok(())
+}
+
+/// The pod's range of users and groups; none for a pod that has the node's.
+async fn users(job: &Job, handler: &str) -> Result<Option<UserNamespace>, String> {
+    let (deps, pod) = (&job.deps, &job.pod);
+    if spec::spec(pod).and_then(|spec| spec.host_users) != Some(false) {
+        return Ok(None);
+    }
+    if let Err(why) = deps.runtime.user_namespaces().await {
+        let who = match handler {
+            "" => "runtime".to_owned(),
+            handler => format!("RuntimeClass handler {handler:?}"),
+        };
+        return Err(format!(
+            "can't set `spec.hostUsers: false`, {who} does not support user namespaces: {why}"
+        ));
+    }
+    let sandboxes = deps.runtime.list_pod_sandboxes().await;
+    let sandboxes = sandboxes.map_err(|error| chain(&error))?;
+    let running: Vec<_> = sandboxes
+        .into_iter()
+        .filter_map(|sandbox| sandbox.config.user_namespace)
+        .collect();
+    let (ranges, uid) = (deps.settings.users.clone(), spec::uid(pod));
+    tokio::task::spawn_blocking(move || ranges.of_pod(&uid, &running))
+        .await
+        .unwrap_or_else(|error| Err(UsersError::Cancelled(error)))
+        .map(Some)
+        .map_err(|error| chain(&error))
 }

@@ -312,6 +312,7 @@ impl Files {
             mounts.push(Mount {
                 container_path: at.to_owned(),
                 host_path: file,
+                sub_path: String::new(),
                 readonly: false,
                 recursive_readonly: false,
                 propagation: api::Propagation::Private,

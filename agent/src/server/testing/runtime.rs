@@ -104,6 +104,7 @@ impl RuntimeService for FakeRuntime {
             network: NamespaceMode::Pod,
             pid: NamespaceMode::Container,
             ipc: NamespaceMode::Pod,
+            user_namespace: None,
             sysctls: Default::default(),
             cgroup_parent: String::new(),
             port_mappings: Vec::new(),

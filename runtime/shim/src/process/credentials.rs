@@ -4,21 +4,23 @@ use hanok_shim::protocol::Process;
 use hanok_shim::sys::process::load_seccomp;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, clear_ambient_capability_set,
-    configure_capability_in_ambient_set, remove_capability_from_bounding_set, set_capabilities,
-    set_keep_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid,
-    set_thread_res_uid,
+    CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set,
+    clear_ambient_capability_set, configure_capability_in_ambient_set,
+    remove_capability_from_bounding_set, set_capabilities, set_keep_capabilities, set_no_new_privs,
+    set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
 use crate::channel::ResolvedUser;
 use crate::failure::{Doing, Result};
-use crate::host::Host;
 
 /// Becomes the user, still with all capabilities: [`confine`] takes them.
-pub(super) fn change_user(host: &Host, spec: &Process, user: &ResolvedUser) -> Result<()> {
-    for capability in bits(host.capabilities & !spec.capabilities.bounding) {
-        remove_capability_from_bounding_set(capability)
-            .doing(|| format!("drop {capability:?} from the bounding set"))?;
+pub(super) fn change_user(spec: &Process, user: &ResolvedUser) -> Result<()> {
+    for capability in bits(!spec.capabilities.bounding) {
+        // An error is for a number that is no capability of this kernel.
+        if capability_is_in_bounding_set(capability).unwrap_or(false) {
+            remove_capability_from_bounding_set(capability)
+                .doing(|| format!("drop {capability:?} from the bounding set"))?;
+        }
     }
     set_keep_capabilities(true).doing(|| "keep capabilities")?;
     let groups: Vec<Gid> = user.groups.iter().map(|&g| Gid::from_raw(g)).collect();
@@ -32,13 +34,15 @@ pub(super) fn change_user(host: &Host, spec: &Process, user: &ResolvedUser) -> R
 
 /// Takes what was not granted and loads the filter. Without no_new_privs the filter needs CAP_SYS_ADMIN and
 /// comes first, and must allow capset and prctl; with it, the filter is the very last call before execve.
-pub(super) fn confine(host: &Host, spec: &Process) -> Result<()> {
+pub(super) fn confine(spec: &Process) -> Result<()> {
+    let all = capabilities(None)
+        .doing(|| "read the capabilities")?
+        .permitted;
     if spec.no_new_privileges {
-        set_capability_sets(host, spec)?;
+        set_capability_sets(all, spec)?;
         set_no_new_privs(true).doing(|| "set no_new_privs")?;
         return load_filter(spec);
     }
-    let all = CapabilitySet::from_bits_retain(host.capabilities);
     let sets = CapabilitySets {
         effective: all,
         permitted: all,
@@ -46,7 +50,7 @@ pub(super) fn confine(host: &Host, spec: &Process) -> Result<()> {
     };
     set_capabilities(None, sets).doing(|| "raise capabilities")?;
     load_filter(spec)?;
-    set_capability_sets(host, spec)
+    set_capability_sets(all, spec)
 }
 
 fn load_filter(spec: &Process) -> Result<()> {
@@ -56,10 +60,10 @@ fn load_filter(spec: &Process) -> Result<()> {
     load_seccomp(&spec.seccomp, spec.seccomp_flags).doing(|| "load the seccomp filter")
 }
 
-/// What the shim does not have itself cannot be given, and is left out.
-fn set_capability_sets(host: &Host, spec: &Process) -> Result<()> {
+/// What the process does not have itself (the shim's, or all of a user namespace) cannot be given, and is left out.
+fn set_capability_sets(held: CapabilitySet, spec: &Process) -> Result<()> {
     let asked = &spec.capabilities;
-    let set = |mask: u64| CapabilitySet::from_bits_retain(mask & host.capabilities);
+    let set = |mask: u64| CapabilitySet::from_bits_retain(mask & held.bits());
     let permitted = set(asked.permitted);
     let sets = CapabilitySets {
         effective: set(asked.effective & asked.permitted),
@@ -68,7 +72,7 @@ fn set_capability_sets(host: &Host, spec: &Process) -> Result<()> {
     };
     clear_ambient_capability_set().doing(|| "clear ambient capabilities")?;
     set_capabilities(None, sets).doing(|| "set capabilities")?;
-    let ambient = asked.ambient & asked.permitted & asked.inheritable & host.capabilities;
+    let ambient = asked.ambient & asked.permitted & asked.inheritable & held.bits();
     for capability in bits(ambient) {
         configure_capability_in_ambient_set(capability, true)
             .doing(|| format!("make {capability:?} ambient"))?;

@@ -2,12 +2,12 @@
 //! asked for, and the console of a terminal.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use hanok_shim::protocol::{Device, Mount, MountSource};
 use rustix::fs::{
-    AtFlags, Dev, FileType, Gid, Mode, OFlags, Stat, Uid, chmodat, chownat, makedev, mknodat,
-    openat, readlinkat, statat, symlinkat, unlinkat,
+    AtFlags, Dev, FileType, Gid, Mode, OFlags, Stat, Uid, chmodat, chownat, makedev, mkdirat,
+    mknodat, openat, readlinkat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
@@ -15,6 +15,7 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 use super::mounts::attach;
 use crate::failure::{Doing, Failure, Result};
 use crate::resolve::{self, Kind};
+use crate::users::Users;
 
 /// Nodes that every container has: name, major, minor.
 const STANDARD: [(&str, u32, u32); 6] = [
@@ -62,17 +63,57 @@ pub(super) fn fill(root: BorrowedFd<'_>, mounts: &[Mount], devices: &[Device]) -
     Ok(())
 }
 
+/// Makes the nodes in a fresh filesystem that is to be /dev, by the node's root: in a user namespace nobody can. They
+/// belong to the pod's users. [`fill`] finds them there.
+pub(super) fn make_nodes(dev: BorrowedFd<'_>, users: &Users, devices: &[Device]) -> Result<()> {
+    let own = |uid: u32, gid: u32| {
+        let (uid, gid) = users.owner(uid, gid);
+        (uid.as_raw(), gid.as_raw())
+    };
+    for (name, major, minor) in STANDARD {
+        let (mode, device) = (Mode::from_raw_mode(0o666), makedev(major, minor));
+        let kind = FileType::CharacterDevice;
+        make_node(dev, name, kind, mode, device, own(0, 0))?;
+    }
+    for device in devices {
+        let below = below_dev(device)?;
+        let mut walked = PathBuf::new();
+        for part in below.parent().into_iter().flat_map(Path::components) {
+            walked.push(part);
+            let made = mkdirat(dev, &walked, Mode::from_raw_mode(0o755));
+            let doing = || format!("make a directory for {}", device.path);
+            match made {
+                Err(Errno::EXIST) => continue,
+                done => done.doing(doing)?,
+            }
+            let (uid, gid) = users.root();
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            chownat(dev, &walked, Some(uid), Some(gid), flags).doing(doing)?;
+        }
+        let (kind, mode) = kind_and_mode(device)?;
+        let number = makedev(device.major, device.minor);
+        make_node(dev, below, kind, mode, number, own(device.uid, device.gid))?;
+    }
+    Ok(())
+}
+
+/// Whether a mount's place is /dev itself.
+pub(super) fn is_dev(mount: &Mount) -> bool {
+    let parts = Path::new(&mount.destination)
+        .components()
+        .filter(|c| matches!(c, Component::Normal(_)));
+    parts.eq([Component::Normal("dev".as_ref())])
+}
+
 /// Whether a bind mount covers /dev.
 fn is_bound(mounts: &[Mount]) -> bool {
-    let is_dev = |path: &str| {
-        let parts = Path::new(path)
-            .components()
-            .filter(|c| matches!(c, Component::Normal(_)));
-        parts.eq([Component::Normal("dev".as_ref())])
+    let is_bind = |mount: &Mount| {
+        matches!(
+            mount.source,
+            MountSource::Bind { .. } | MountSource::BindBelow { .. }
+        )
     };
-    mounts
-        .iter()
-        .any(|m| matches!(m.source, MountSource::Bind { .. }) && is_dev(&m.destination))
+    mounts.iter().any(|mount| is_bind(mount) && is_dev(mount))
 }
 
 /// Binds the terminal to /dev/console.
@@ -102,16 +143,32 @@ pub(super) fn bind_console(root: BorrowedFd<'_>, terminal: &OwnedFd) -> Result<(
 }
 
 fn make_device(root: BorrowedFd<'_>, device: &Device) -> Result<()> {
-    let path = resolve::check(&device.path)?;
+    let path = Path::new("/dev").join(below_dev(device)?);
+    let name = path.file_name().unwrap_or_default();
+    let (kind, mode) = kind_and_mode(device)?;
+    let parent = path.parent().unwrap_or(Path::new("/dev"));
+    let parent = resolve::ensure(root, parent, Kind::Directory)?;
+    let number = makedev(device.major, device.minor);
+    let owner = (device.uid, device.gid);
+    make_node(parent.as_fd(), name, kind, mode, number, owner)
+}
+
+/// The plain path of a device below /dev.
+fn below_dev(device: &Device) -> Result<&Path> {
     let bad = || Failure::invalid(format!("device path {:?} is not below /dev", device.path));
-    let below = path.strip_prefix("/dev").map_err(|_| bad())?;
-    if !below
+    let below = resolve::check(&device.path)?
+        .strip_prefix("/dev")
+        .map_err(|_| bad())?;
+    let plain = below
         .components()
-        .all(|c| matches!(c, Component::Normal(_)))
-    {
+        .all(|c| matches!(c, Component::Normal(_)));
+    if !plain || below.file_name().is_none() {
         return Err(bad());
     }
-    let name = below.file_name().and_then(|n| n.to_str()).ok_or_else(bad)?;
+    Ok(below)
+}
+
+fn kind_and_mode(device: &Device) -> Result<(FileType, Mode)> {
     let kind = FileType::from_raw_mode(device.mode);
     if !matches!(
         kind,
@@ -122,37 +179,28 @@ fn make_device(root: BorrowedFd<'_>, device: &Device) -> Result<()> {
             device.mode, device.path
         )));
     }
-    let parent = path.parent().unwrap_or(Path::new("/dev"));
-    let parent = resolve::ensure(root, parent, Kind::Directory)?;
-    let mode = Mode::from_raw_mode(device.mode & 0o7777);
-    let number = makedev(device.major, device.minor);
-    make_node(
-        parent.as_fd(),
-        name,
-        kind,
-        mode,
-        number,
-        (device.uid, device.gid),
-    )
+    Ok((kind, Mode::from_raw_mode(device.mode & 0o7777)))
 }
 
 /// Makes a node, or finds the very same one there. Nothing is followed.
 fn make_node(
     dir: BorrowedFd<'_>,
-    name: &str,
+    name: impl AsRef<Path>,
     kind: FileType,
     mode: Mode,
     device: Dev,
     owner: (u32, u32),
 ) -> Result<()> {
-    let doing = || format!("make device {name}");
+    let name = name.as_ref();
+    let doing = || format!("make device {}", name.display());
     match mknodat(dir, name, kind, mode, device) {
         Ok(()) => {}
         Err(Errno::EXIST) => {
             let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).doing(doing)?;
             return same_node(&stat, kind, device).then_some(()).ok_or_else(|| {
                 Failure::system(format!(
-                    "/dev/{name} of the root filesystem is something else"
+                    "/dev/{} of the root filesystem is something else",
+                    name.display()
                 ))
             });
         }

@@ -3,10 +3,10 @@
 //! A masked file is covered by the node's null device, verified by its number, never by the container's own
 //! /dev/null; a masked directory by one empty read-only directory, the same for all.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use hanok_shim::sys::mount::{ATTR_RDONLY, Attributes, PRIVATE, mount_setattr};
-use rustix::fs::{CWD, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
@@ -23,27 +23,43 @@ const READONLY: Attributes = Attributes {
 
 const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
 
-/// Covers every path that exists.
-pub(super) fn mask(root: BorrowedFd<'_>, host: &Host, paths: &[String]) -> Result<()> {
-    if paths.is_empty() {
-        return Ok(());
+/// What covers masked paths, of the process's own mount namespace.
+#[derive(Debug)]
+pub(super) struct Covers {
+    null: OwnedFd,
+    empty: OwnedFd,
+}
+
+impl Covers {
+    /// Opens them; the null device that the host holds is of the node's mount namespace.
+    pub(super) fn open(host: &Host) -> Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = &host.empty_dir;
+        Ok(Self {
+            null: open_null(OFlags::PATH)?,
+            empty: rustix::fs::open(directory, flags, Mode::empty())
+                .doing(|| format!("open {}", directory.display()))?,
+        })
     }
-    // Of this mount namespace; the one that the host holds is of the node's.
-    let null = open_null(OFlags::PATH)?;
-    for path in paths {
-        let Some(target) = existing(root, path)? else {
-            continue;
-        };
-        let doing = || format!("mask {path}");
-        let cover = match resolve::kind_of(&target)? {
-            Kind::File => open_tree(&null, "", CLONE | OpenTreeFlags::AT_EMPTY_PATH),
-            Kind::Directory => open_tree(CWD, &host.empty_dir, CLONE),
-        };
-        let cover = cover.doing(doing)?;
-        mount_setattr(&cover, false, READONLY).doing(doing)?;
-        attach(cover.as_fd(), target.as_fd()).doing(doing)?;
+
+    /// Covers every path that exists.
+    pub(super) fn mask(&self, root: BorrowedFd<'_>, paths: &[String]) -> Result<()> {
+        for path in paths {
+            let Some(target) = existing(root, path)? else {
+                continue;
+            };
+            let doing = || format!("mask {path}");
+            let cover = match resolve::kind_of(&target)? {
+                Kind::File => &self.null,
+                Kind::Directory => &self.empty,
+            };
+            let flags = CLONE | OpenTreeFlags::AT_EMPTY_PATH;
+            let cover = open_tree(cover, "", flags).doing(doing)?;
+            mount_setattr(&cover, false, READONLY).doing(doing)?;
+            attach(cover.as_fd(), target.as_fd()).doing(doing)?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Makes every path that exists read-only, with all that is mounted below it.
@@ -61,7 +77,7 @@ pub(super) fn make_readonly(root: BorrowedFd<'_>, paths: &[String]) -> Result<()
     Ok(())
 }
 
-fn existing(root: BorrowedFd<'_>, path: &str) -> Result<Option<std::os::fd::OwnedFd>> {
+fn existing(root: BorrowedFd<'_>, path: &str) -> Result<Option<OwnedFd>> {
     match resolve::lookup(root, resolve::check(path)?) {
         Ok(found) => Ok(Some(found)),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),

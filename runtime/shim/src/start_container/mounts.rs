@@ -5,8 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path};
 
 use hanok_shim::protocol::{Mount, MountSource};
-use hanok_shim::sys::mount::{ATTR_ATIME, Attributes, PRIVATE, SHARED, SLAVE, mount_setattr};
-use rustix::fs::{CWD, PROC_SUPER_MAGIC, fstatfs};
+use hanok_shim::sys::mount::{
+    ATTR_ATIME, ATTR_IDMAP, Attributes, PRIVATE, SHARED, SLAVE, mount_setattr,
+};
+use rustix::fs::{CWD, OFlags, PROC_SUPER_MAGIC, fstatfs};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
@@ -15,7 +17,7 @@ use rustix::mount::{
 use super::rootfs::log_of;
 use super::shm;
 use crate::failure::{Doing, Failure, Result};
-use crate::resolve;
+use crate::resolve::{self, open_host};
 
 /// Files of procfs that may be covered, one by one: lxcfs serves them.
 const PROC_FILES: [&str; 10] = [
@@ -38,8 +40,8 @@ pub(super) fn open_early(
     shm: Option<BorrowedFd<'_>>,
 ) -> Result<Vec<Option<OwnedFd>>> {
     let open = |mount: &Mount| match &mount.source {
-        MountSource::Bind { path, recursive } if mount.propagation == SHARED => {
-            open_bind(path, *recursive).map(Some)
+        MountSource::Bind { .. } | MountSource::BindBelow { .. } if mount.propagation == SHARED => {
+            open_bind(&mount.source).map(Some)
         }
         MountSource::Shm { .. } => {
             let shm = shm.ok_or_else(|| Failure::system("the shim holds no /dev/shm"))?;
@@ -51,10 +53,32 @@ pub(super) fn open_early(
 }
 
 /// A clone of what is mounted at a path of the node.
-pub(super) fn open_bind(path: &str, recursive: bool) -> Result<OwnedFd> {
+pub(super) fn open_bind(source: &MountSource) -> Result<OwnedFd> {
+    match source {
+        MountSource::Bind { path, recursive } => {
+            let flags = clone_flags(*recursive);
+            let path = resolve::check(path)?;
+            open_tree(CWD, path, flags).doing(|| format!("open mount source {}", path.display()))
+        }
+        MountSource::BindBelow {
+            root,
+            path,
+            recursive,
+        } => {
+            let doing = || format!("open {path:?} below {root}");
+            let directory = open_host(root, OFlags::PATH).doing(doing)?;
+            let found = resolve::beneath(directory.as_fd(), Path::new(path)).doing(doing)?;
+            let flags = clone_flags(*recursive) | OpenTreeFlags::AT_EMPTY_PATH;
+            open_tree(&found, "", flags).doing(doing)
+        }
+        _ => Err(Failure::system("not a bind mount")),
+    }
+}
+
+fn clone_flags(recursive: bool) -> OpenTreeFlags {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     flags.set(OpenTreeFlags::AT_RECURSIVE, recursive);
-    open_tree(CWD, path, flags).doing(|| format!("open mount source {path}"))
+    flags
 }
 
 /// A new filesystem, detached.
@@ -97,6 +121,17 @@ pub(super) fn attach(
     move_mount(source, "", destination, "", flags)
 }
 
+/// What a bind mount is called in a failure.
+pub(super) fn name_of(source: &MountSource) -> String {
+    match source {
+        MountSource::Bind { path, .. } => path.clone(),
+        MountSource::BindBelow { root, path, .. } => format!("{root}/{path}"),
+        MountSource::Filesystem { fstype, .. } => fstype.clone(),
+        MountSource::Cgroup => "cgroup".to_owned(),
+        MountSource::Shm { .. } => "/dev/shm".to_owned(),
+    }
+}
+
 fn apply_attributes(mount: &Mount, source: &OwnedFd) -> rustix::io::Result<()> {
     // The access time attributes are a field, not bits: to set one, all must be cleared.
     let atime = if mount.attr_set & ATTR_ATIME != 0 {
@@ -105,7 +140,8 @@ fn apply_attributes(mount: &Mount, source: &OwnedFd) -> rustix::io::Result<()> {
         0
     };
     let attributes = Attributes {
-        set: mount.attr_set,
+        // Ids are mapped by the node's root, before this.
+        set: mount.attr_set & !ATTR_IDMAP,
         clear: mount.attr_clear | atime,
         propagation: 0,
     };

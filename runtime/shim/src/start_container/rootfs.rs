@@ -25,13 +25,10 @@ const MAX_LAYERS: usize = 500;
 pub(super) fn attach(rootfs: &Rootfs, target: &Path) -> Result<OwnedFd> {
     match rootfs {
         Rootfs::Overlay { lower, upper, work } => {
-            if lower.is_empty() || lower.len() > MAX_LAYERS {
-                let message = format!("{} layers: overlayfs takes 1 to {MAX_LAYERS}", lower.len());
-                return Err(Failure::invalid(message));
-            }
+            check_layers(lower)?;
             forget_volatile(work);
             match overlay(lower, upper, work)? {
-                Some(root) => attach_tree(root, target),
+                Some(root) => attach_tree(&root, target).map(|()| root),
                 None => overlay_by_mount(lower, upper, work, target),
             }
         }
@@ -46,26 +43,36 @@ pub(super) fn attach(rootfs: &Rootfs, target: &Path) -> Result<OwnedFd> {
                 ..Attributes::default()
             };
             mount_setattr(&root, true, private).doing(|| "make the root filesystem private")?;
-            attach_tree(root, target)
+            attach_tree(&root, target)?;
+            Ok(root)
         }
     }
 }
 
-fn attach_tree(root: OwnedFd, target: &Path) -> Result<OwnedFd> {
+/// As many layers as overlayfs stacks.
+pub(super) fn check_layers(lower: &[String]) -> Result<()> {
+    if lower.is_empty() || lower.len() > MAX_LAYERS {
+        let message = format!("{} layers: overlayfs takes 1 to {MAX_LAYERS}", lower.len());
+        return Err(Failure::invalid(message));
+    }
+    Ok(())
+}
+
+/// Attaches a detached root filesystem to a directory of the node.
+pub(super) fn attach_tree(root: &OwnedFd, target: &Path) -> Result<()> {
     move_mount(
-        &root,
+        root,
         "",
         CWD,
         target,
         MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
     )
-    .doing(|| format!("attach the root filesystem to {}", target.display()))?;
-    Ok(root)
+    .doing(|| format!("attach the root filesystem to {}", target.display()))
 }
 
 /// An overlay as a detached mount; none when this kernel does not take layers one by one: before 6.8, and
 /// before 6.5 it says so only at the end, and takes every option until then.
-fn overlay(lower: &[String], upper: &str, work: &str) -> Result<Option<OwnedFd>> {
+pub(super) fn overlay(lower: &[String], upper: &str, work: &str) -> Result<Option<OwnedFd>> {
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).doing(|| "open overlayfs")?;
     for (index, layer) in lower.iter().enumerate() {
         match fsconfig_set_string(&context, "lowerdir+", layer.as_str()) {
@@ -99,7 +106,12 @@ fn overlay(lower: &[String], upper: &str, work: &str) -> Result<Option<OwnedFd>>
 }
 
 /// The same by mount(2), whose options must fit into a page: layers are named by descriptor.
-fn overlay_by_mount(lower: &[String], upper: &str, work: &str, target: &Path) -> Result<OwnedFd> {
+pub(super) fn overlay_by_mount(
+    lower: &[String],
+    upper: &str,
+    work: &str,
+    target: &Path,
+) -> Result<OwnedFd> {
     let open = |path: &str| {
         open_host(path, OFlags::PATH | OFlags::DIRECTORY).doing(|| format!("open {path}"))
     };
@@ -132,7 +144,7 @@ fn overlay_by_mount(lower: &[String], upper: &str, work: &str, target: &Path) ->
 
 /// Removes the mark of an earlier volatile mount, which would forbid the next one. Its purpose is to warn of
 /// a writable layer that a crash may have torn; ours does not outlive the boot.
-fn forget_volatile(work: &str) {
+pub(super) fn forget_volatile(work: &str) {
     // Usually there is none.
     let _ = fs::remove_dir_all(Path::new(work).join("work/incompat/volatile"));
 }

@@ -20,8 +20,10 @@ pub mod ns {
     pub const PID: u64 = libc::CLONE_NEWPID as u64;
     /// View of the cgroups.
     pub const CGROUP: u64 = libc::CLONE_NEWCGROUP as u64;
+    /// Users and groups, and the owner of the other namespaces.
+    pub const USER: u64 = libc::CLONE_NEWUSER as u64;
     /// All of the above.
-    pub const ALL: u64 = MNT | UTS | IPC | NET | PID | CGROUP;
+    pub const ALL: u64 = MNT | UTS | IPC | NET | PID | CGROUP | USER;
 }
 
 /// `CLONE_INTO_CGROUP` of clone3(2); it does not fit into libc's `c_int` constants.
@@ -47,13 +49,23 @@ pub enum Cloned {
 /// Refused with `EINVAL` when the calling process has more than one thread: the child would have only
 /// the calling one, with whatever locks the others held.
 pub fn clone_process(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned> {
+    clone_as(libc::SIGCHLD as u64, namespaces, cgroup)
+}
+
+/// As [`clone_process`], but the new process is a child of the caller's parent, which hears of its end.
+pub fn clone_sibling(namespaces: u64) -> Result<Cloned> {
+    // The signal is the one that the caller's own end has; clone3 wants none named.
+    clone_as(0, namespaces | libc::CLONE_PARENT as u64, None)
+}
+
+fn clone_as(signal: u64, flags: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned> {
     require_single_thread()?;
     let mut pidfd: libc::c_int = -1;
     // SAFETY: clone_args is plain data for which all zeroes mean "not used".
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
-    args.flags = (namespaces & ns::ALL) | libc::CLONE_PIDFD as u64;
+    args.flags = (flags & (ns::ALL | libc::CLONE_PARENT as u64)) | libc::CLONE_PIDFD as u64;
     args.pidfd = (&raw mut pidfd) as u64;
-    args.exit_signal = libc::SIGCHLD as u64;
+    args.exit_signal = signal;
     if let Some(cgroup) = cgroup {
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = u64::try_from(cgroup.as_raw_fd()).map_err(|_| Errno::BADF)?;

@@ -1,0 +1,254 @@
+//! What a pod's containers share with each other and with the node, when they ask for it.
+
+use std::fs;
+use std::time::Duration;
+
+use hanok_runtime::api::{NamespaceMode, RuntimeService};
+
+use crate::rig::{PATIENCE, Rig};
+
+fn namespace(pid: i32, kind: &str) -> std::path::PathBuf {
+    fs::read_link(format!("/proc/{pid}/ns/{kind}")).unwrap()
+}
+
+async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+        panic!("{what} did not come");
+    }
+}
+
+/// Zombies among the processes of a PID namespace.
+fn zombies_of(pid: i32) -> usize {
+    let own = namespace(pid, "pid");
+    let numbers = crate::rig::entries(std::path::Path::new("/proc"));
+    let of_pod = numbers
+        .iter()
+        .filter_map(|name| name.parse::<i32>().ok())
+        .filter(|pid| fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|found| found == own));
+    let is_zombie = |pid: &i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(')')
+            .next()
+            .is_some_and(|rest| rest.trim_start().starts_with('Z'))
+    };
+    of_pod.filter(is_zombie).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_pause_reaps_what_containers_leave_and_no_signal_from_inside_ends_it() {
+    let rig = Rig::new("reap").await;
+    let mut config = rig.sandbox_config();
+    config.pid = NamespaceMode::Pod;
+    let sandbox = rig.runtime().run_pod_sandbox(config).await.unwrap();
+    let script = "for i in $(seq 50); do (sleep 0.01 &); done; for s in TERM INT HUP QUIT KILL USR1; do kill -$s 1; done; \
+        echo $(cat /proc/1/comm); touch /dev/shm/sent; sleep 600";
+    let id = rig.start(&sandbox.id, rig.script("c", script)).await;
+    let pid = rig.status(&id).await.pid;
+    let sent = format!("/proc/{pid}/root/dev/shm/sent");
+    until("the signals", || fs::metadata(&sent).is_ok()).await;
+    until("the end of the orphans", || {
+        let children = format!("/proc/{0}/task/{0}/children", sandbox.pid);
+        fs::read_to_string(children).unwrap().is_empty() && zombies_of(pid) == 0
+    })
+    .await;
+    let now = rig.runtime().list_pod_sandboxes().await.unwrap();
+    assert_eq!(now, std::slice::from_ref(&sandbox));
+    // A container that ends takes only its own processes along.
+    let (_, seen) = rig
+        .output(&sandbox.id, rig.script("other", "ps | grep -c 'sleep 600'"))
+        .await;
+    assert_ne!(seen, "0");
+    assert_eq!(rig.status(&id).await.pid, pid);
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_a_pod_has_the_nodes_processes_and_ipc_when_it_asks_for_them() {
+    let rig = Rig::new("hostns").await;
+    let mut config = rig.sandbox_config();
+    (config.pid, config.ipc) = (NamespaceMode::Node, NamespaceMode::Node);
+    let sandbox = rig.runtime().run_pod_sandbox(config).await.unwrap();
+    let name = format!("{}-canary", rig.name);
+    let script = format!(
+        "echo inside > /dev/shm/{name}; test -d /proc/{} && echo sees; sleep 600",
+        std::process::id()
+    );
+    let id = rig.start(&sandbox.id, rig.script("c", &script)).await;
+    let pid = rig.status(&id).await.pid;
+    let own = std::process::id().cast_signed();
+    for (kind, shared) in [
+        ("pid", true),
+        ("ipc", true),
+        ("net", false),
+        ("uts", false),
+        ("mnt", false),
+    ] {
+        assert_eq!(
+            namespace(pid, kind) == namespace(own, kind),
+            shared,
+            "{kind}"
+        );
+    }
+    let canary = std::path::Path::new("/dev/shm").join(&name);
+    until("the file in the node's shared memory", || canary.exists()).await;
+    let log = rig.path("logs/c/0.log");
+    until("its word", || {
+        fs::read_to_string(&log).is_ok_and(|text| text.contains("sees"))
+    })
+    .await;
+    fs::remove_file(canary).unwrap();
+    // Its end is its own, though it is no PID 1.
+    rig.runtime()
+        .stop_container(&id, Duration::ZERO)
+        .await
+        .unwrap();
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_shared_memory_and_message_queues_are_the_pods_own() {
+    let rig = Rig::new("ipc").await;
+    let mut other = rig.sandbox_config();
+    other.uid.0 = "other".into();
+    other.cgroup_parent = "kubepods/podother".into();
+    let (one, two) = (
+        rig.sandbox().await.id,
+        rig.runtime().run_pod_sandbox(other).await.unwrap().id,
+    );
+    let makes = rig.script("a", "echo x > /dev/shm/x; touch /dev/mqueue/q; grep -c ' /dev/mqueue .* mqueue ' /proc/self/mountinfo");
+    assert_eq!(rig.output(&one, makes).await.1, "1");
+    let sees = "ls /dev/shm /dev/mqueue | grep -c -x -e x -e q";
+    assert_eq!(rig.output(&one, rig.script("b", sees)).await.1, "2");
+    assert_eq!(rig.output(&two, rig.script("c", sees)).await.1, "0");
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_the_host_name_is_the_pods_and_a_long_one_is_refused() {
+    let rig = Rig::new("names").await;
+    for hostname in ["short", &format!("{}.sub.ns.svc", "x".repeat(51))] {
+        let mut config = rig.sandbox_config();
+        config.hostname = hostname.into();
+        config.sysctls = [("kernel.domainname".to_owned(), "example.org".to_owned())].into();
+        let sandbox = rig.runtime().run_pod_sandbox(config).await.unwrap();
+        let script = "hostname; cat /etc/hostname /proc/sys/kernel/hostname /proc/sys/kernel/domainname; echo $HOSTNAME";
+        let (_, text) = rig.output(&sandbox.id, rig.script("c", script)).await;
+        assert_eq!(
+            text,
+            format!("{hostname}\n{hostname}\n{hostname}\nexample.org\n{hostname}")
+        );
+        rig.runtime().remove_pod_sandbox(&sandbox.id).await.unwrap();
+    }
+    let mut config = rig.sandbox_config();
+    config.hostname = "x".repeat(65);
+    let error = rig.runtime().run_pod_sandbox(config).await.unwrap_err();
+    assert!(error.to_string().contains("longer than 64"), "{error}");
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_sysctls_are_the_pods_and_never_the_nodes() {
+    let rig = Rig::new("sysctls").await;
+    let read =
+        |name: &str| fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).unwrap();
+    let wanted = [
+        ("kernel.shm_rmid_forced", "1"),
+        ("kernel.msgmax", "9000"),
+        ("fs.mqueue.msg_max", "12"),
+        ("net.ipv4.ip_local_port_range", "40000\t40100"),
+        ("net.ipv4.ping_group_range", "0\t1000"),
+    ];
+    let before: Vec<String> = wanted.iter().map(|(name, _)| read(name)).collect();
+    let mut config = rig.sandbox_config();
+    config.sysctls = wanted
+        .map(|(name, value)| (name.to_owned(), value.replace('\t', " ")))
+        .into();
+    let sandbox = rig.runtime().run_pod_sandbox(config).await.unwrap();
+    let files = wanted
+        .map(|(name, _)| format!("/proc/sys/{}", name.replace('.', "/")))
+        .join(" ");
+    let (_, text) = rig
+        .output(&sandbox.id, rig.script("c", &format!("cat {files}")))
+        .await;
+    assert_eq!(text, wanted.map(|(_, value)| value).join("\n"));
+    for (network, name, value) in [
+        (
+            NamespaceMode::Node,
+            "net.ipv4.ip_local_port_range",
+            "40000 40100",
+        ),
+        (NamespaceMode::Pod, "vm.swappiness", "1"),
+        (
+            NamespaceMode::Pod,
+            "net.ipv4.tcp_syncookies",
+            "not a number",
+        ),
+        (NamespaceMode::Pod, "net.no_such.thing", "1"),
+    ] {
+        let mut config = rig.sandbox_config();
+        config.network = network;
+        config.sysctls = [(name.to_owned(), value.to_owned())].into();
+        let error = rig
+            .runtime()
+            .run_pod_sandbox(config)
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(name) || error.contains(&name.replace('.', "/")),
+            "{error}"
+        );
+    }
+    let after: Vec<String> = wanted.iter().map(|(name, _)| read(name)).collect();
+    assert_eq!(before, after);
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_groups_of_the_image_are_merged_or_left_out() {
+    let rig = Rig::new("groups").await;
+    let sandbox = rig.sandbox().await.id;
+    // user of the image, runAsUser, runAsGroup, supplementalGroups, Strict: user, group, all groups.
+    type Case = (
+        &'static str,
+        Option<u32>,
+        Option<u32>,
+        &'static [u32],
+        bool,
+        &'static str,
+    );
+    let table: [Case; 9] = [
+        ("", None, None, &[], false, "0 0 0"),
+        ("app", None, None, &[], false, "1000 1000 1000 2000"),
+        ("app", None, None, &[5], true, "1000 1000 1000 5"),
+        ("1234:2345", None, None, &[], false, "1234 2345 2345"),
+        ("1234:2345", Some(77), None, &[], false, "77 0 0"),
+        (
+            "1234:2345",
+            Some(1000),
+            None,
+            &[],
+            false,
+            "1000 1000 1000 2000",
+        ),
+        ("1234:2345", None, Some(9), &[5], false, "1234 9 9 5"),
+        ("", Some(1000), Some(3), &[4], false, "1000 3 3 4 2000"),
+        ("", Some(1000), Some(3), &[4], true, "1000 3 3 4"),
+    ];
+    for (image, user, group, more, strict, want) in table {
+        rig.images.facts.lock().unwrap().user = image.into();
+        let mut config = rig.script("c", "echo $(id -u) $(id -g) $(id -G)");
+        config.security.run_as_user = user;
+        config.security.run_as_group = group;
+        config.security.supplemental_groups = more.to_vec();
+        config.security.strict_groups = strict;
+        let (_, text) = rig.output(&sandbox, config).await;
+        assert_eq!(text, want, "{image:?} {user:?} {group:?} {more:?} {strict}");
+    }
+    rig.finish().await;
+}
