@@ -12,6 +12,8 @@ mod confine;
 mod exec;
 #[path = "pod/fakes.rs"]
 mod fakes;
+#[path = "pod/guard.rs"]
+mod guard;
 #[path = "pod/life.rs"]
 mod life;
 #[path = "pod/mounts.rs"]

@@ -154,6 +154,7 @@ fn root_pods_reach_each_other_by_address_and_leave_no_lease() {
             assert!(interface.rx.bytes > 0 && interface.tx.packets > 0);
         }
 
+        crate::guard::assert_closed_to_users(base);
         // Another agent; what it does not know of must not lose its lease.
         drop(runtime);
         let runtime = Runtime::open(config.clone(), images.clone(), network())
