@@ -456,7 +456,7 @@ async fn a_sandbox_that_fails_is_tried_again_with_the_kubelets_pause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_runtime_class_keeps_the_pod_pending() {
+async fn what_the_runtime_has_not_got_keeps_the_pod_pending() {
     let node = Node::start(&Fake::new());
     let mut pod = sample::pod("Always", &[], &["a"]);
     pod.spec.as_mut().expect("a spec").host_users = Some(false);
@@ -464,10 +464,9 @@ async fn an_unknown_runtime_class_keeps_the_pod_pending() {
     sleep(Duration::from_secs(1)).await;
     let state = node.fake.state();
     assert_eq!(phase(&state), "Pending");
-    assert!(
-        state.events[0]
-            .starts_with("FailedCreatePodSandBox Failed to create pod sandbox: user namespaces")
-    );
+    let event = "FailedCreatePodSandBox Failed to create pod sandbox: can't set `spec.hostUsers: false`, runtime does \
+        not support user namespaces: not supported";
+    assert_eq!(state.events[0], event);
 }
 
 #[tokio::test(start_paused = true)]
