@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
+use crate::masquerade::table_name;
 use crate::spec::{MAX_CONFIG, NetworkConfig, ParseError};
 
 /// A network to attach containers to, and the file it was read from.
@@ -146,13 +147,18 @@ impl BuiltIn {
             "hairpinMode": self.hairpin,
             "ipam": {"type": "host-local", "ranges": ranges, "routes": routes},
         });
+        let ports = json!({
+            "type": "portmap",
+            "capabilities": {"portMappings": true},
+            "table": format!("{}-ports", table_name(&self.bridge)),
+        });
         if let Some(mtu) = self.mtu {
             bridge["mtu"] = mtu.into();
         }
         json!({
             "cniVersion": "1.1.0",
             "name": self.name,
-            "plugins": [bridge],
+            "plugins": [bridge, ports],
         })
     }
 }
@@ -288,6 +294,12 @@ mod tests {
         let config = Config::built_in(&built_in).unwrap();
         assert_eq!(config.network.plugins[0].kind, "bridge");
         assert_eq!(config.network.plugins[0].ipam_kind(), Some("host-local"));
+        assert_eq!(config.network.plugins[1].kind, "portmap");
+        assert!(
+            config.network.plugins[1]
+                .capabilities
+                .contains("portMappings")
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use netlink_packet_netfilter::nftables::{InetHookNumber, Operator};
 
 use crate::netlink::{NetlinkError, Socket};
-use crate::nft::{self, NatChain, Rule};
+use crate::nft::{self, Chain, Kind, Rule};
 use crate::task::on_thread;
 
 /// Priority of source NAT (`srcnat`).
@@ -66,8 +66,9 @@ pub(crate) fn ensure(socket: &mut Socket, masquerade: &Masquerade) -> Result<(),
     if nft::comments(socket, &masquerade.table, CHAIN)? == wanted {
         return Ok(());
     }
-    let chain = NatChain {
+    let chain = Chain {
         name: CHAIN,
+        kind: Kind::Nat,
         hook: InetHookNumber::PostRouting,
         priority: SRCNAT,
         rules,

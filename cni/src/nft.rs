@@ -9,8 +9,8 @@ use ipnet::IpNet;
 use netlink_packet_core::{DefaultNla, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP};
 use netlink_packet_netfilter::nftables::{
     Bitwise, ChainAttribute, ChainMessage, Cmp, DataAttribute, Expressions, Hook, HookNumber,
-    InetHookNumber, Meta, MetaKey, NfTablesMessage, Operator, Payload, Register, RuleAttribute,
-    RuleMessage, TableAttribute, TableMessage,
+    Immediate, InetHookNumber, Meta, MetaKey, NfTablesMessage, Operator, Payload, Register,
+    RuleAttribute, RuleMessage, TableAttribute, TableMessage, Verdict, VerdictAttribute,
 };
 use netlink_packet_netfilter::none::ControlMessage;
 use netlink_packet_netfilter::{
@@ -27,13 +27,32 @@ const NETWORK_HEADER: u32 = 1;
 /// Type of the comment in a rule's user data (`NFTNL_UDATA_RULE_COMMENT`).
 const UDATA_COMMENT: u8 = 0;
 
-/// A base chain that rewrites addresses.
+/// A base chain.
 #[derive(Debug, Clone)]
-pub(crate) struct NatChain {
+pub(crate) struct Chain {
     pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
     pub(crate) hook: InetHookNumber,
     pub(crate) priority: i32,
     pub(crate) rules: Vec<Rule>,
+}
+
+/// What a base chain is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It rewrites addresses of new connections.
+    Nat,
+    /// It lets packets pass or not.
+    Filter,
+}
+
+impl Kind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Nat => "nat",
+            Self::Filter => "filter",
+        }
+    }
 }
 
 /// A rule and the comment that tells whether it is still the one we want.
@@ -43,11 +62,19 @@ pub(crate) struct Rule {
     pub(crate) expressions: Vec<Expressions>,
 }
 
+/// A rule that the kernel has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) chain: String,
+    pub(crate) handle: u64,
+    pub(crate) comment: String,
+}
+
 /// Replaces a table of family inet with these chains, or removes it when there are none.
 pub(crate) fn replace_table(
     socket: &mut Socket,
     table: &str,
-    chains: &[NatChain],
+    chains: &[Chain],
 ) -> Result<(), NetlinkError> {
     // Deleting a table that does not exist fails, making one that exists does not: make, delete, make.
     let mut batch = vec![control(ControlMessage::BatchBegin)];
@@ -57,17 +84,57 @@ pub(crate) fn replace_table(
         batch.push(new_table(table));
     }
     for chain in chains {
-        batch.push(inner(
-            NfTablesMessage::NewChain(chain_message(table, chain)),
-            NLM_F_CREATE,
-        ));
-        for rule in &chain.rules {
-            let message = NfTablesMessage::NewRule(rule_message(table, chain.name, rule));
-            batch.push(inner(message, NLM_F_CREATE | NLM_F_APPEND));
-        }
+        batch.push(new_chain(table, chain));
+        batch.extend(chain.rules.iter().map(|rule| new_rule(table, chain, rule)));
     }
     batch.push(control(ControlMessage::BatchEnd));
     socket.execute_batch(format!("replace nftables table {table:?}"), batch)
+}
+
+/// Appends rules to the chains of a table of family inet; makes the table and the chains where they are missing. Of
+/// rules for everybody, which are told by their comments, there is one.
+pub(crate) fn append(
+    socket: &mut Socket,
+    table: &str,
+    chains: &[Chain],
+    for_everybody: &str,
+) -> Result<(), NetlinkError> {
+    let known = rules(socket, table)?;
+    let is_there = |chain: &Chain, rule: &Rule| {
+        rule.comment == for_everybody
+            && known
+                .iter()
+                .any(|known| known.chain == chain.name && known.comment == rule.comment)
+    };
+    let mut batch = vec![control(ControlMessage::BatchBegin), new_table(table)];
+    for chain in chains {
+        batch.push(new_chain(table, chain));
+        let rules = chain.rules.iter().filter(|rule| !is_there(chain, rule));
+        batch.extend(rules.map(|rule| new_rule(table, chain, rule)));
+    }
+    batch.push(control(ControlMessage::BatchEnd));
+    socket.execute_batch(format!("add rules to nftables table {table:?}"), batch)
+}
+
+/// Deletes rules in one transaction.
+pub(crate) fn delete_rules(
+    socket: &mut Socket,
+    table: &str,
+    rules: &[Found],
+) -> Result<(), NetlinkError> {
+    let mut batch = vec![control(ControlMessage::BatchBegin)];
+    for rule in rules {
+        let message = RuleMessage {
+            attributes: vec![
+                RuleAttribute::Table(table.to_owned()),
+                RuleAttribute::Chain(rule.chain.clone()),
+                RuleAttribute::Handle(rule.handle),
+            ],
+        };
+        batch.push(inner(NfTablesMessage::DeleteRule(message), 0));
+    }
+    batch.push(control(ControlMessage::BatchEnd));
+    socket.execute_batch(format!("delete rules of nftables table {table:?}"), batch)
 }
 
 /// The comments of a chain's rules, in order; none when table or chain do not exist.
@@ -76,14 +143,20 @@ pub(crate) fn comments(
     table: &str,
     chain: &str,
 ) -> Result<Vec<String>, NetlinkError> {
+    let rules = rules(socket, table)?.into_iter();
+    Ok(rules
+        .filter(|rule| rule.chain == chain)
+        .map(|rule| rule.comment)
+        .collect())
+}
+
+/// The rules of a table, in order; none when it does not exist.
+pub(crate) fn rules(socket: &mut Socket, table: &str) -> Result<Vec<Found>, NetlinkError> {
     let message = RuleMessage {
-        attributes: vec![
-            RuleAttribute::Table(table.to_owned()),
-            RuleAttribute::Chain(chain.to_owned()),
-        ],
+        attributes: vec![RuleAttribute::Table(table.to_owned())],
     };
     let request = Request {
-        what: format!("list nftables chain {chain:?} of table {table:?}"),
+        what: format!("list nftables table {table:?}"),
         flags: NLM_F_DUMP,
         message: NetfilterMessage::new(header(), NfTablesMessage::GetRule(message)),
         tolerate: &[],
@@ -97,13 +170,26 @@ pub(crate) fn comments(
         let NetfilterMessageInner::NfTables(NfTablesMessage::NewRule(rule)) = message.inner else {
             continue;
         };
-        // The kernel filters by table and chain only when it knows the attributes.
-        let of = |want: &RuleAttribute| rule.attributes.contains(want);
-        if of(&RuleAttribute::Table(table.to_owned()))
-            && of(&RuleAttribute::Chain(chain.to_owned()))
+        // The kernel filters by table only when it knows the attribute.
+        if !rule
+            .attributes
+            .contains(&RuleAttribute::Table(table.to_owned()))
         {
-            found.push(comment_of(&rule));
+            continue;
         }
+        let (mut chain, mut handle) = (String::new(), 0);
+        for attribute in &rule.attributes {
+            match attribute {
+                RuleAttribute::Chain(name) => chain.clone_from(name),
+                RuleAttribute::Handle(number) => handle = *number,
+                _ => {}
+            }
+        }
+        found.push(Found {
+            chain,
+            handle,
+            comment: comment_of(&rule),
+        });
     }
     Ok(found)
 }
@@ -165,6 +251,17 @@ pub(crate) fn masquerade() -> Expressions {
     )
 }
 
+/// Drops the packet.
+pub(crate) fn drop_packet() -> Expressions {
+    /// `NF_DROP`.
+    const DROP: u32 = 0;
+    let verdict = VerdictAttribute::Code(Verdict::Other(DROP));
+    Expressions::Immediate(vec![
+        Immediate::DestinationRegister(Register::Verdict),
+        Immediate::Data(DataAttribute::Verdict(vec![verdict])),
+    ])
+}
+
 /// Compares register 1.
 pub(crate) fn compare(operator: Operator, value: Vec<u8>) -> Expressions {
     Expressions::Cmp(vec![
@@ -188,7 +285,17 @@ fn table_message(table: &str) -> TableMessage {
     }
 }
 
-fn chain_message(table: &str, chain: &NatChain) -> ChainMessage {
+fn new_chain(table: &str, chain: &Chain) -> (NetfilterMessage, u16) {
+    let message = NfTablesMessage::NewChain(chain_message(table, chain));
+    inner(message, NLM_F_CREATE)
+}
+
+fn new_rule(table: &str, chain: &Chain, rule: &Rule) -> (NetfilterMessage, u16) {
+    let message = NfTablesMessage::NewRule(rule_message(table, chain.name, rule));
+    inner(message, NLM_F_CREATE | NLM_F_APPEND)
+}
+
+fn chain_message(table: &str, chain: &Chain) -> ChainMessage {
     ChainMessage {
         attributes: vec![
             ChainAttribute::Table(table.to_owned()),
@@ -198,7 +305,7 @@ fn chain_message(table: &str, chain: &NatChain) -> ChainMessage {
                 // Priorities are signed; the attribute carries their bits.
                 Hook::Priority(chain.priority.cast_unsigned()),
             ]),
-            ChainAttribute::Type("nat".to_owned()),
+            ChainAttribute::Type(chain.kind.as_str().to_owned()),
         ],
     }
 }

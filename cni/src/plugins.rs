@@ -2,6 +2,7 @@
 
 pub(crate) mod bridge;
 mod loopback;
+mod portmap;
 mod sysctl;
 
 use std::io;
@@ -53,6 +54,7 @@ pub enum PluginError {
 pub(crate) enum BuiltInPlugin {
     Bridge,
     Loopback,
+    PortMap,
 }
 
 impl BuiltInPlugin {
@@ -61,6 +63,7 @@ impl BuiltInPlugin {
         match kind {
             "bridge" => Some(Self::Bridge),
             "loopback" => Some(Self::Loopback),
+            "portmap" => Some(Self::PortMap),
             _ => None,
         }
     }
@@ -101,6 +104,9 @@ pub(crate) async fn run(
         (BuiltInPlugin::Loopback, Verb::Add) => loopback::add(&call),
         (BuiltInPlugin::Loopback, Verb::Del) => Ok(AddResult::default()),
         (BuiltInPlugin::Loopback, Verb::Check) => loopback::check(&call).map(nothing),
+        (BuiltInPlugin::PortMap, Verb::Add) => portmap::add(&call),
+        (BuiltInPlugin::PortMap, Verb::Del) => portmap::del(&call).map(nothing),
+        (BuiltInPlugin::PortMap, Verb::Check) => portmap::check(&call).map(nothing),
     };
     on_thread("cni", work).await.map_err(PluginError::Thread)?
 }

@@ -12,5 +12,7 @@ mod masquerade;
 mod netns;
 #[path = "root/pods.rs"]
 mod pods;
+#[path = "root/portmap.rs"]
+mod portmap;
 #[path = "root/rig.rs"]
 mod rig;
