@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret, Service};
 
+use crate::pod::spec;
 use crate::sinks::{ObjectError, Objects};
 use expand::expand;
 use field::{FieldError, NodeFacts, field_value, resource_value};
@@ -63,6 +64,9 @@ pub async fn resolve(
     build(pod, container, facts, &referred)
 }
 
+/// A static pod takes the services that are known after this time.
+const KNOWN_SERVICES: std::time::Duration = std::time::Duration::from_millis(100);
+
 /// Fetches what the container refers to.
 async fn fetch(
     pod: &Pod,
@@ -70,8 +74,16 @@ async fn fetch(
     objects: &dyn Objects,
 ) -> Result<Referred, EnvError> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let services = objects.services(namespace);
+    let services = match spec::is_static(pod) {
+        // It starts without an API server too, and then there are none.
+        true => tokio::time::timeout(KNOWN_SERVICES, services)
+            .await
+            .map_or_else(|_| Vec::new(), Result::unwrap_or_default),
+        false => services.await?,
+    };
     let mut referred = Referred {
-        services: objects.services(namespace).await?,
+        services,
         ..Referred::default()
     };
     for (kind, name, optional) in references(container) {

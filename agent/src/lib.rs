@@ -22,6 +22,7 @@ pub mod events;
 pub mod flags;
 pub mod lease;
 pub mod logging;
+pub mod mirror;
 pub mod node;
 pub mod objects;
 pub mod pod;

@@ -13,6 +13,7 @@ use hanok_runtime::api::{PodUid, RuntimeService};
 use k8s_openapi::api::core::v1::Node;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::assembly::{Assembled, NodeNetwork};
@@ -24,13 +25,15 @@ use crate::embedded;
 use crate::events::ApiEvents;
 use crate::flags::Flags;
 use crate::lease::{self, Holder};
+use crate::mirror::{self, MirroredStatuses, Mirrors};
 use crate::node::status::Facts;
 use crate::node::view::ClusterNode;
 use crate::node::{self, NodeKeeper, Periods, machine};
 use crate::objects::{ApiObjects, ApiRuntimeClasses};
 use crate::pod::settings::{Clock, Deps};
 use crate::pod::workers;
-use crate::sinks::EventKind;
+use crate::sinks::{EventKind, StatusSink};
+use crate::source::static_pods::Gate;
 use crate::status_writer::StatusWriter;
 use crate::timeline::Timeline;
 use crate::volume::PodVolumes;
@@ -161,7 +164,22 @@ impl Agent {
         let (changed, changes) = mpsc::unbounded_channel();
         let objects = Arc::new(ApiObjects::new(&self.server, changed));
         let (node, seen) = watch::channel(None);
-        let (pods, owner) = workers::start(self.deps(objects, seen.clone())?, desired);
+        let sources = parts::sources(&self.settings)?;
+        let statuses = Arc::new(StatusWriter::new(&self.server));
+        let mirrors = Mirrors::start(mirror::Parts {
+            server: self.server.clone(),
+            node: seen.clone(),
+            sources: sources.len(),
+            statuses: statuses.clone(),
+        });
+        let statuses = MirroredStatuses {
+            mirrors: mirrors.clone(),
+            statuses,
+        };
+        let deps = self.deps(objects, Arc::new(statuses), seen.clone())?;
+        let (pods, owner) = workers::start(deps, desired);
+        // The server's own is one more.
+        let gate = Gate::new(sources.len() + 1, updates.clone());
         let api = server::Server::bind(
             server::ServerConfig::from_settings(&self.settings, &self.facts.ips),
             parts::server_deps(&self.settings, &self.server, &self.assembled, pods.clone()),
@@ -180,19 +198,23 @@ impl Agent {
         let (api_server, name) = (self.server.clone(), self.settings.node_name.clone());
         tokio::spawn(async move { node::follow(&api_server, &name, node).await });
         let (api_server, name) = (self.server.clone(), self.settings.node_name.clone());
+        let mut tasks = JoinSet::new();
+        for source in sources {
+            tasks.spawn(source.follow(updates.clone(), mirrors.clone(), gate.clone()));
+        }
         let mut seen = seen;
-        let source = tokio::spawn(async move {
+        tasks.spawn(async move {
             // Pods are judged by the node's labels, which only the server knows.
             if seen.wait_for(Option::is_some).await.is_ok() {
-                source::api::watch(&api_server, &name, updates).await;
+                source::api::watch(&api_server, &name, updates, &mirrors, gate).await;
             }
         });
         tracing::info!(node = self.settings.node_name, server = %self.server.url, "hanok agent runs");
         self.events
             .node_event(EventKind::Normal, "Starting", "Starting kubelet.");
         let served = api.run(stop.clone()).await;
-        // Closing the source ends the workers, and with them nothing of the pods.
-        source.abort();
+        // Closing the sources ends the workers, and with them nothing of the pods.
+        tasks.shutdown().await;
         if let Err(error) = owner.await {
             tracing::warn!(%error, "the owner of the pods failed");
         }
@@ -204,6 +226,7 @@ impl Agent {
     fn deps(
         &self,
         objects: Arc<ApiObjects>,
+        status: Arc<dyn StatusSink>,
         seen: watch::Receiver<Option<Arc<Node>>>,
     ) -> anyhow::Result<Deps> {
         let root = &self.settings.paths.root_dir;
@@ -211,7 +234,7 @@ impl Agent {
         Ok(Deps {
             runtime: self.assembled.embedded.runtime.clone(),
             images: self.assembled.embedded.images.clone(),
-            status: Arc::new(StatusWriter::new(&self.server)),
+            status,
             events: Arc::new(self.events.clone()),
             objects,
             volumes: Arc::new(volumes),

@@ -6,11 +6,11 @@
 //! signal, or nothing left to run ─► pods are deleted ─► what the run made on the machine is removed
 //! ```
 
-mod check;
+pub(crate) mod check;
 mod console;
 mod host;
 mod logs;
-mod manifest;
+pub(crate) mod manifest;
 mod setup;
 
 use std::collections::BTreeMap;

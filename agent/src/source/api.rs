@@ -14,16 +14,25 @@ use kube::Api;
 use kube::runtime::watcher::{self, Event, watcher};
 use tokio::sync::mpsc;
 
+use super::static_pods::Gate;
 use crate::back_off::BackOff;
 use crate::client::ApiServer;
+use crate::mirror::Mirrors;
 use crate::sinks::PodUpdate;
 
 /// First and longest wait after a failure. The longest is short: one watch a node costs the server little, and pods
 /// wait for it.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Sends every change of this node's pods until nobody listens any more.
-pub async fn watch(server: &ApiServer, node_name: &str, updates: mpsc::Sender<PodUpdate>) {
+/// Sends every change of this node's pods until nobody listens any more. Mirror pods are given to `mirrors`.
+pub async fn watch(
+    server: &ApiServer,
+    node_name: &str,
+    updates: mpsc::Sender<PodUpdate>,
+    mirrors: &Mirrors,
+    gate: Gate,
+) {
+    let mut gate = Some(gate);
     let api: Api<Pod> = Api::all(server.watches.clone());
     let config = watcher::Config::default().fields(&format!("spec.nodeName={node_name}"));
     let mut events = watcher(api.clone(), config.clone().streaming_lists()).boxed();
@@ -38,7 +47,15 @@ pub async fn watch(server: &ApiServer, node_name: &str, updates: mpsc::Sender<Po
             Some(Ok(event)) => {
                 back_off.reset();
                 for update in pods.take_in(event) {
-                    if updates.send(update).await.is_err() {
+                    let open = match (mirrors.take(update), &mut gate) {
+                        (None, _) => true,
+                        (Some(PodUpdate::Synced), gate) => match gate.take() {
+                            Some(gate) => gate.pass().await.is_ok(),
+                            None => true,
+                        },
+                        (Some(update), _) => updates.send(update).await.is_ok(),
+                    };
+                    if !open {
                         return;
                     }
                 }
@@ -74,8 +91,8 @@ fn refuses_streaming(error: &watcher::Error) -> bool {
 struct KnownPods {
     /// UID to resource version.
     told: HashMap<String, String>,
-    /// UIDs of the list that is coming in.
-    listed: Option<HashSet<String>>,
+    /// The list that is coming in.
+    listed: Option<Vec<Pod>>,
     synced: bool,
 }
 
@@ -84,14 +101,12 @@ impl KnownPods {
     fn take_in(&mut self, event: Event<Pod>) -> Vec<PodUpdate> {
         match event {
             Event::Init => {
-                self.listed = Some(HashSet::new());
+                self.listed = Some(Vec::new());
                 Vec::new()
             }
             Event::InitApply(pod) => {
-                if let (Some(listed), Some(uid)) = (&mut self.listed, &pod.metadata.uid) {
-                    listed.insert(uid.clone());
-                }
-                self.apply(pod).into_iter().collect()
+                self.listed.get_or_insert_default().push(pod);
+                Vec::new()
             }
             Event::InitDone => self.finish_list(),
             Event::Apply(pod) => self.apply(pod).into_iter().collect(),
@@ -120,18 +135,28 @@ impl KnownPods {
         Some(PodUpdate::Apply(Arc::new(pod)))
     }
 
+    /// What is missing from the list is gone. Of the others, those that run come first and then the older ones: they
+    /// have been given their place before.
     fn finish_list(&mut self) -> Vec<PodUpdate> {
-        let listed = self.listed.take().unwrap_or_default();
-        let missing: Vec<String> = self
-            .told
-            .keys()
-            .filter(|uid| !listed.contains(*uid))
-            .cloned()
+        let mut listed = self.listed.take().unwrap_or_default();
+        let uids: HashSet<&String> = listed
+            .iter()
+            .filter_map(|pod| pod.metadata.uid.as_ref())
             .collect();
+        let missing = self.told.keys().filter(|uid| !uids.contains(uid));
+        let missing: Vec<String> = missing.cloned().collect();
         let mut updates = Vec::new();
         for uid in missing {
             self.told.remove(&uid);
             updates.push(PodUpdate::Gone(PodUid(uid)));
+        }
+        listed.sort_by_cached_key(|pod| {
+            let phase = pod.status.as_ref().and_then(|status| status.phase.clone());
+            let is_new = phase.is_none_or(|phase| phase == "Pending");
+            (is_new, pod.metadata.creation_timestamp.clone())
+        });
+        for pod in listed {
+            updates.extend(self.apply(pod));
         }
         if !self.synced {
             self.synced = true;
@@ -202,7 +227,7 @@ mod tests {
             Event::InitApply(pod("b", "3")),
             Event::InitDone,
         ];
-        assert_eq!(tell(&mut pods, relist), ["b@3", "gone a"]);
+        assert_eq!(tell(&mut pods, relist), ["gone a", "b@3"]);
     }
 
     #[test]
@@ -223,6 +248,28 @@ mod tests {
             Event::InitDone,
         ];
         assert!(tell(&mut pods, again).is_empty());
+    }
+
+    #[test]
+    fn pods_that_have_a_place_come_before_those_that_want_one() {
+        let listed = |uid: &str, phase: &str, created: &str| {
+            let mut pod = pod(uid, "1");
+            let more =
+                json!({"metadata": {"creationTimestamp": created}, "status": {"phase": phase}});
+            let more: Pod = serde_json::from_value(more).unwrap();
+            pod.metadata.creation_timestamp = more.metadata.creation_timestamp;
+            pod.status = more.status;
+            Event::InitApply(pod)
+        };
+        let events = vec![
+            Event::Init,
+            listed("young", "Pending", "2026-01-01T00:00:03Z"),
+            listed("old", "Pending", "2026-01-01T00:00:01Z"),
+            listed("running", "Running", "2026-01-01T00:00:09Z"),
+            Event::InitDone,
+        ];
+        let told = tell(&mut KnownPods::default(), events);
+        assert_eq!(told, ["running@1", "old@1", "young@1", "synced"]);
     }
 
     #[test]

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use http::{HeaderMap, HeaderName};
 use jiff::Timestamp;
+use tokio::sync::mpsc;
 
 use crate::assembly::{Assembled, Machinery};
 use crate::certificate::store::Store;
@@ -15,12 +17,17 @@ use crate::client::ApiServer;
 use crate::config::Settings;
 use crate::embedded::Places;
 use crate::env::field::NodeFacts;
+use crate::mirror::Mirrors;
 use crate::node::status::Facts;
 use crate::node::{machine, sub_ids};
 use crate::pod::directory::Pods;
 use crate::pod::files::dns::{DnsConfig, ResolvConf};
 use crate::pod::users::UserRanges;
 use crate::server;
+use crate::sinks::PodUpdate;
+use crate::source::file::{self, FileSource};
+use crate::source::static_pods::{Gate, StaticPods};
+use crate::source::url::{self, UrlSource};
 use crate::stats::Stats;
 
 /// How long an unanswered question for the API server's address may take.
@@ -134,6 +141,62 @@ async fn addresses(settings: &Settings, server: &ApiServer) -> anyhow::Result<Ve
     let found = found
         .with_context(|| format!("no address of this machine reaches {host:?}: give --node-ip"))?;
     Ok(vec![found])
+}
+
+/// A source of static pods.
+pub(super) enum StaticSource {
+    File(FileSource),
+    Url(UrlSource),
+}
+
+impl StaticSource {
+    /// Tells of its pods until nobody listens any more.
+    pub(super) async fn follow(
+        self,
+        updates: mpsc::Sender<PodUpdate>,
+        mirrors: Mirrors,
+        gate: Gate,
+    ) {
+        let pods = |source| StaticPods::new(source, updates, Some(mirrors));
+        match self {
+            Self::File(source) => file::follow(source, pods("file"), gate).await,
+            Self::Url(source) => url::follow(source, pods("http"), gate).await,
+        }
+    }
+}
+
+/// The sources of static pods.
+pub(super) fn sources(settings: &Settings) -> anyhow::Result<Vec<StaticSource>> {
+    let kubelet = &settings.kubelet;
+    let mut sources = Vec::new();
+    if !kubelet.static_pod_path.is_empty() {
+        sources.push(StaticSource::File(FileSource {
+            path: kubelet.static_pod_path.clone().into(),
+            node_name: settings.node_name.clone(),
+            every: kubelet.file_check_frequency,
+        }));
+    }
+    if !kubelet.static_pod_url.is_empty() {
+        let name = "--manifest-url (staticPodURL)";
+        let url = kubelet.static_pod_url.parse();
+        let url = url.with_context(|| format!("{name}: {:?}", kubelet.static_pod_url))?;
+        let mut headers = HeaderMap::new();
+        for (header, values) in &kubelet.static_pod_url_header {
+            for value in values {
+                // The value may be a secret.
+                let wrong = || format!("--manifest-url-header (staticPodURLHeader): {header:?}");
+                let header: HeaderName = header.parse().with_context(wrong)?;
+                headers.append(header, value.parse().with_context(wrong)?);
+            }
+        }
+        sources.push(StaticSource::Url(UrlSource {
+            url,
+            headers,
+            node_name: settings.node_name.clone(),
+            every: kubelet.http_check_frequency,
+        }));
+    }
+    Ok(sources)
 }
 
 /// The node's part of the downward API.

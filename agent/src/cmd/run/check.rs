@@ -15,7 +15,7 @@ use crate::quantity::Amount;
 const LABEL_MAX: usize = 63;
 
 /// Checks a pod.
-pub(super) fn pod(pod: &Pod) -> Result<(), Complaint> {
+pub(crate) fn pod(pod: &Pod) -> Result<(), Complaint> {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     if name.is_empty() {
         return Err(Complaint::new("metadata.name", "is missing"));

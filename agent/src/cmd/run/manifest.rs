@@ -15,7 +15,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value};
 
 use self::kinds::{PODS, misspelt, only};
-use self::typed::{quantities_to_text, typed};
+pub(crate) use self::typed::quantities_to_text;
+use self::typed::typed;
 use super::check;
 use crate::objects::manifest::ManifestObjects;
 
@@ -38,7 +39,7 @@ pub(super) struct Manifests {
 
 /// What is wrong with a manifest.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Complaint {
+pub(crate) struct Complaint {
     /// Path of the field; empty for the document as a whole.
     pub(super) field: String,
     /// What is wrong.
@@ -279,6 +280,6 @@ impl Manifests {
 }
 
 /// Messages of parsers may have several lines.
-fn one_line(message: &str) -> String {
+pub(crate) fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::operations::{Key, Outcome};
 use super::stopping::Stopping;
-use super::{Existence, NodeDecision, Reset, Worker};
+use super::{NodeDecision, Reset, Worker};
 use crate::pod::actions::{self, PodActions, Start, Stop, StopReason};
 use crate::pod::admit;
 use crate::pod::back_off::{self, RESET_AFTER, after};
@@ -47,8 +47,8 @@ impl Worker {
     /// Why the pod is not to run any more.
     fn reason_to_stop(&mut self) -> Option<Stopping> {
         let now = self.deps.clock.now();
-        if self.exists != Existence::Object {
-            return Some(Stopping::gone(now));
+        if let Some(grace) = self.gone_grace() {
+            return Some(Stopping::within(now, grace));
         }
         if let Some(grace) = spec::deletion_grace(&self.pod) {
             return Some(Stopping::within(now, grace));

@@ -105,15 +105,23 @@ impl Worker {
         }
     }
 
+    /// The time that is left to a pod whose object is gone; none while it exists. Whoever removes the manifest of a
+    /// static pod has no other way to end it in order; an object that goes before its pod does was deleted by force.
+    pub(super) fn gone_grace(&self) -> Option<Duration> {
+        match self.exists {
+            Existence::Object => None,
+            Existence::Gone if spec::is_static(&self.pod) => Some(spec::grace_period(&self.pod)),
+            Existence::Gone | Existence::Orphan => Some(MINIMUM_GRACE),
+        }
+    }
+
     /// A later wish may leave less time, never more.
     fn shorten(&mut self) {
+        let now = self.deps.clock.now();
+        let gone = self.gone_grace();
+        let wanted = gone.or_else(|| spec::deletion_grace(&self.pod));
         let Stage::Stopping(stopping) = &mut self.stage else {
             return;
-        };
-        let now = self.deps.clock.now();
-        let wanted = match self.exists {
-            Existence::Object => spec::deletion_grace(&self.pod),
-            Existence::Gone | Existence::Orphan => Some(MINIMUM_GRACE),
         };
         let Some(grace) = wanted.filter(|grace| *grace < stopping.grace) else {
             return;

@@ -5,6 +5,7 @@ mod hooks;
 mod probes;
 mod resize;
 mod restart_all;
+mod uid;
 
 use std::time::Duration;
 
@@ -485,36 +486,6 @@ async fn orphans_are_ended_once_the_source_has_spoken() {
     sleep(Duration::from_secs(1)).await;
     assert_nothing_left(&fake.state());
     assert_eq!(fake.state().terminated, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_static_pod_waits_for_the_older_one_of_its_name() {
-    let node = Node::start(&Fake::new());
-    let mut old = sample::pod("Always", &[], &["a"]);
-    let source = [("kubernetes.io/config.source".to_owned(), "file".to_owned())];
-    old.metadata.annotations = Some(source.into());
-    let mut new = old.clone();
-    new.metadata.uid = Some("another".into());
-    node.fake.state().deaf.insert("a".into());
-    node.apply(&old).await;
-    node.until("ready", is_ready).await;
-    node.apply(&new).await;
-    node.send(PodUpdate::Gone(uid())).await;
-    node.until("the new one runs", |state| {
-        calls(state, &["run"]).len() == 2
-    })
-    .await;
-    let state = node.fake.state();
-    let order = calls(&state, &["run", "remove", "terminated"]);
-    assert_eq!(
-        order,
-        [
-            "run sandbox 0",
-            "remove sandbox s0",
-            "terminated",
-            "run sandbox 0"
-        ]
-    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -60,7 +60,7 @@ fn unknown_field(given: &Value, known: &Value) -> Option<String> {
 }
 
 /// Quantities may be written as numbers; the API's type is text.
-pub(super) fn quantities_to_text(value: &mut Value) {
+pub(crate) fn quantities_to_text(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(quantities_to_text),
         Value::Object(map) => {

@@ -1,0 +1,123 @@
+//! Names and UIDs that come again: what was is entirely gone before what is to be starts.
+
+use super::*;
+
+/// The sample pod, as a file would have made it.
+fn static_pod() -> Pod {
+    let mut pod = sample::pod("Always", &[], &["a"]);
+    let source = [("kubernetes.io/config.source".to_owned(), "file".to_owned())];
+    pod.metadata.annotations = Some(source.into());
+    pod
+}
+
+fn with_uid(mut pod: Pod, uid: &str) -> Pod {
+    pod.metadata.uid = Some(uid.to_owned());
+    pod
+}
+
+/// The pod has started, ended and started again, never two at once.
+fn assert_one_after_the_other(state: &State) {
+    let order: Vec<String> = calls(state, &["run", "remove", "terminated"])
+        .iter()
+        .filter_map(|call| call.split(' ').next().map(str::to_owned))
+        .collect();
+    assert_eq!(order, ["run", "remove", "terminated", "run"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_static_pod_waits_for_the_end_of_the_old_one_within_its_grace() {
+    let node = Node::start(&Fake::new());
+    let old = static_pod();
+    node.fake.state().deaf.insert("a".into());
+    node.apply(&old).await;
+    node.until("ready", is_ready).await;
+    let began = Instant::now();
+    node.send(PodUpdate::Gone(uid())).await;
+    node.apply(&with_uid(old.clone(), "second")).await;
+    // Another edit while the first one ends: only the newest form runs.
+    sleep(Duration::from_secs(2)).await;
+    node.send(PodUpdate::Gone(PodUid("second".into()))).await;
+    node.apply(&with_uid(old, "third")).await;
+    node.until("the new one runs", |state| {
+        calls(state, &["run"]).len() == 2
+    })
+    .await;
+    assert_eq!(began.elapsed().as_secs(), 30);
+    let state = node.fake.state();
+    assert_eq!(calls(&state, &["stop a"]), ["stop a 30s"]);
+    assert_one_after_the_other(&state);
+    assert_eq!(state.sandboxes[0].config.uid.as_str(), "third");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manifest_that_is_put_back_while_its_pod_ends_runs_again() {
+    let node = Node::start(&Fake::new());
+    node.fake.state().deaf.insert("a".into());
+    node.apply(&static_pod()).await;
+    node.until("ready", is_ready).await;
+    node.send(PodUpdate::Gone(uid())).await;
+    sleep(Duration::from_secs(1)).await;
+    node.apply(&static_pod()).await;
+    node.until("it runs again", |state| calls(state, &["run"]).len() == 2)
+        .await;
+    assert_one_after_the_other(&node.fake.state());
+    // And once removed, it does not come back by itself.
+    node.send(PodUpdate::Gone(uid())).await;
+    node.until("gone", |state| state.terminated == 2).await;
+    sleep(Duration::from_secs(100)).await;
+    assert_nothing_left(&node.fake.state());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_made_again_after_a_forced_deletion_waits_for_the_old_one() {
+    let node = Node::start(&Fake::new());
+    let pod = sample::pod("Always", &[], &["a"]);
+    node.fake.state().deaf.insert("a".into());
+    node.apply(&pod).await;
+    node.until("ready", is_ready).await;
+    node.apply(&with_uid(pod, "second")).await;
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(calls(&node.fake.state(), &["run"]).len(), 1);
+    let began = Instant::now();
+    node.send(PodUpdate::Gone(uid())).await;
+    node.until("the new one runs", |state| {
+        calls(state, &["run"]).len() == 2
+    })
+    .await;
+    assert!(began.elapsed() <= Duration::from_secs(3));
+    assert_one_after_the_other(&node.fake.state());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_agent_ran_of_the_name_goes_first() {
+    let fake = Fake::new();
+    let node = Node::start(&fake);
+    node.apply(&static_pod()).await;
+    node.until("ready", is_ready).await;
+    node.kill().await;
+    // The manifest has changed while there was no agent, and there is no API server.
+    let node = Node::start(&fake);
+    node.apply(&with_uid(static_pod(), "second")).await;
+    node.until("the new one runs", |state| {
+        calls(state, &["run"]).len() == 2
+    })
+    .await;
+    let state = fake.state();
+    assert_eq!(state.sandboxes.len(), 1);
+    assert_eq!(state.sandboxes[0].config.uid.as_str(), "second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_waits_and_is_taken_back_never_starts() {
+    let node = Node::start(&Fake::new());
+    node.fake.state().deaf.insert("a".into());
+    node.apply(&static_pod()).await;
+    node.until("ready", is_ready).await;
+    node.send(PodUpdate::Gone(uid())).await;
+    node.apply(&with_uid(static_pod(), "second")).await;
+    node.send(PodUpdate::Gone(PodUid("second".into()))).await;
+    node.until("gone", |state| state.terminated == 1).await;
+    sleep(Duration::from_secs(100)).await;
+    assert_eq!(calls(&node.fake.state(), &["run"]).len(), 1);
+    assert_nothing_left(&node.fake.state());
+}

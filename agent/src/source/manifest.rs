@@ -1,0 +1,419 @@
+//! From a manifest to static pods: named after the node, identified by their contents, and without any reference to
+//! what only an API server could give. Pure.
+
+use std::fmt::Write as _;
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Toleration, Volume};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::cmd::run::check;
+use crate::cmd::run::manifest::{one_line, quantities_to_text};
+use crate::config::text;
+
+/// Annotation: where the pod comes from, `file` or `http`.
+pub const SOURCE: &str = "kubernetes.io/config.source";
+/// Annotation: hash of the manifest. It is the pod's UID unless the manifest names another.
+pub const HASH: &str = "kubernetes.io/config.hash";
+/// Annotation: when the node first saw the pod in this form.
+pub const SEEN: &str = "kubernetes.io/config.seen";
+
+/// Where a manifest was found.
+#[derive(Debug, Clone, Copy)]
+pub enum Origin<'a> {
+    /// A file; its path.
+    File(&'a str),
+    /// An HTTP server; the URL.
+    Http(&'a str),
+}
+
+/// Why a manifest makes no pod: one line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ManifestError {
+    /// It is no YAML.
+    #[error("couldn't parse as pod: {0}")]
+    Syntax(String),
+    /// It is something else.
+    #[error("couldn't parse as pod: it is {0}: a v1 Pod is expected")]
+    Kind(String),
+    /// It breaks a rule.
+    #[error("invalid pod: {0}")]
+    Invalid(String),
+    /// It needs an API server.
+    #[error("static pods may not reference {0}")]
+    Reference(&'static str),
+}
+
+/// The pods of a manifest: one, or the items of a list where the origin is HTTP.
+pub fn pods(text: &str, node_name: &str, origin: Origin<'_>) -> Result<Vec<Pod>, ManifestError> {
+    let value = parse(text)?;
+    let kind = |value: &Value| {
+        let field = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
+        format!("{} {}", field("apiVersion"), field("kind"))
+    };
+    let values = match (kind(&value).as_str(), origin) {
+        ("v1 Pod", _) => vec![value],
+        ("v1 PodList" | "v1 List", Origin::Http(_)) => match value.get("items") {
+            Some(Value::Array(items)) => items.clone(),
+            _ => Vec::new(),
+        },
+        (" ", _) => {
+            return Err(ManifestError::Kind(
+                "nothing with apiVersion and kind".into(),
+            ));
+        }
+        (other, _) => return Err(ManifestError::Kind(other.trim().to_owned())),
+    };
+    values
+        .into_iter()
+        .map(|value| pod(value, node_name, origin))
+        .collect()
+}
+
+/// The first document that says anything.
+fn parse(text: &str) -> Result<Value, ManifestError> {
+    // As Kubernetes' own reader has it, `n` and `y` are text.
+    let options = serde_saphyr::options! { strict_booleans: true };
+    let documents = serde_saphyr::from_multiple_with_options::<Value>(text, options);
+    let documents = documents.map_err(|error| {
+        let message = error.without_snippet().to_string();
+        ManifestError::Syntax(one_line(&message))
+    })?;
+    let mut documents = documents.into_iter();
+    documents
+        .find(|document| !document.is_null())
+        .ok_or_else(|| ManifestError::Syntax("it is empty".to_owned()))
+}
+
+/// One pod, as the node runs it.
+fn pod(mut value: Value, node_name: &str, origin: Origin<'_>) -> Result<Pod, ManifestError> {
+    quantities_to_text(&mut value);
+    let mut pod: Pod = serde_path_to_error::deserialize(&value).map_err(|error| {
+        let field = error.path().to_string();
+        ManifestError::Invalid(one_line(&format!("{field}: {}", error.into_inner())))
+    })?;
+    pod.status = None;
+    check::pod(&pod).map_err(|complaint| ManifestError::Invalid(complaint.to_string()))?;
+    if let Some(resource) = pod.spec.as_ref().and_then(reference) {
+        return Err(ManifestError::Reference(resource));
+    }
+    let hash = hash(&pod, node_name, origin);
+    let metadata = &mut pod.metadata;
+    let uid = metadata.uid.take().filter(|uid| !uid.is_empty());
+    let uid = uid.unwrap_or(hash);
+    let name = metadata.name.take().unwrap_or_default();
+    let name = format!("{name}-{node_name}");
+    if !text::is_dns_subdomain(&name) {
+        let message = format!("metadata.name: {name:?} is no name of a pod");
+        return Err(ManifestError::Invalid(message));
+    }
+    metadata.name = Some(name);
+    metadata.namespace.get_or_insert_with(|| "default".into());
+    let annotations = metadata.annotations.get_or_insert_default();
+    let source = match origin {
+        Origin::File(_) => "file",
+        Origin::Http(_) => "http",
+    };
+    annotations.insert(SOURCE.to_owned(), source.to_owned());
+    annotations.insert(HASH.to_owned(), uid.clone());
+    metadata.uid = Some(uid);
+    if let Some(spec) = &mut pod.spec {
+        spec.node_name = Some(node_name.to_owned());
+        default(spec, origin);
+    }
+    Ok(pod)
+}
+
+/// What the API server would have filled in, as far as the node asks for it.
+fn default(spec: &mut PodSpec, origin: Origin<'_>) {
+    if spec.host_network == Some(true) {
+        let containers = spec.init_containers.iter_mut().flatten();
+        for container in containers.chain(&mut spec.containers) {
+            for port in container.ports.iter_mut().flatten() {
+                port.host_port.get_or_insert(port.container_port);
+            }
+        }
+    }
+    if matches!(origin, Origin::File(_)) {
+        // Trouble with the node is no reason to end what the node itself wants to run.
+        let tolerations = spec.tolerations.get_or_insert_default();
+        let all = Toleration {
+            operator: Some("Exists".to_owned()),
+            effect: Some("NoExecute".to_owned()),
+            ..Toleration::default()
+        };
+        if !tolerations.contains(&all) {
+            tolerations.push(all);
+        }
+    }
+}
+
+/// A UID that follows from node, origin and contents: 32 hexadecimal digits.
+fn hash(pod: &Pod, node_name: &str, origin: Origin<'_>) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(serde_json::to_vec(pod).unwrap_or_default());
+    match origin {
+        Origin::File(path) => hasher.update(format!("host:{node_name}file:{path}")),
+        Origin::Http(url) => hasher.update(format!("url:{url}")),
+    }
+    let mut text = String::new();
+    for byte in &hasher.finalize()[..16] {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// The kind of object that the pod refers to, as messages name it.
+fn reference(spec: &PodSpec) -> Option<&'static str> {
+    let given = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
+    if given(&spec.service_account_name) || given(&spec.service_account) {
+        return Some("serviceaccounts");
+    }
+    let containers = || {
+        let init = spec.init_containers.iter().flatten();
+        init.chain(&spec.containers)
+    };
+    if spec.image_pull_secrets.iter().flatten().next().is_some()
+        || containers().any(|container| environment(container, Kind::Secret))
+    {
+        return Some("secrets");
+    }
+    if containers().any(|container| environment(container, Kind::ConfigMap)) {
+        return Some("configmaps");
+    }
+    if spec.resource_claims.iter().flatten().next().is_some() {
+        return Some("resourceclaims");
+    }
+    spec.volumes.iter().flatten().find_map(volume)
+}
+
+/// What an environment may come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Secret,
+    ConfigMap,
+}
+
+fn environment(container: &Container, kind: Kind) -> bool {
+    let mut from = container.env_from.iter().flatten();
+    let mut variables = container.env.iter().flatten();
+    from.any(|from| match kind {
+        Kind::Secret => from.secret_ref.is_some(),
+        Kind::ConfigMap => from.config_map_ref.is_some(),
+    }) || variables.any(|variable| {
+        let source = variable.value_from.as_ref();
+        source.is_some_and(|source| match kind {
+            Kind::Secret => source.secret_key_ref.is_some(),
+            Kind::ConfigMap => source.config_map_key_ref.is_some(),
+        })
+    })
+}
+
+fn volume(volume: &Volume) -> Option<&'static str> {
+    let projected = volume.projected.iter();
+    let mut sources = projected.flat_map(|projected| projected.sources.iter().flatten());
+    match () {
+        () if volume.config_map.is_some() => Some("configmaps (via configmap volumes)"),
+        () if volume.secret.is_some() => Some("secrets (via secret volumes)"),
+        () if volume.csi.is_some() => Some("csidrivers (via CSI volumes)"),
+        () if volume.glusterfs.is_some() => Some("endpoints (via glusterFS volumes)"),
+        () if volume.persistent_volume_claim.is_some() => Some("persistentvolumeclaims"),
+        () if volume.ephemeral.is_some() => Some("persistentvolumeclaims (via ephemeral volumes)"),
+        () if volume.azure_file.is_some() => Some("secrets (via azureFile volumes)"),
+        () => sources.find_map(|source| match () {
+            () if source.config_map.is_some() => Some("configmaps (via projected volumes)"),
+            () if source.secret.is_some() => Some("secrets (via projected volumes)"),
+            () if source.service_account_token.is_some() => {
+                Some("serviceaccounts (via projected volumes)")
+            }
+            () if source.cluster_trust_bundle.is_some() => Some("clustertrustbundles"),
+            () if source.pod_certificate.is_some() => Some("podcertificates"),
+            () => None,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const WEB: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - {name: c, image: 'i:1'}\n";
+    const FILE: Origin<'_> = Origin::File("/m/web.yaml");
+
+    fn one(text: &str, origin: Origin<'_>) -> Pod {
+        let mut found = pods(text, "n1", origin).expect("a manifest");
+        assert_eq!(found.len(), 1);
+        found.remove(0)
+    }
+
+    #[test]
+    fn a_static_pod_is_named_after_its_node_and_tolerates_its_troubles() {
+        let pod = one(WEB, FILE);
+        let meta = &pod.metadata;
+        let annotations = meta.annotations.as_ref().expect("annotations");
+        assert_eq!(meta.name.as_deref(), Some("web-n1"));
+        assert_eq!(meta.namespace.as_deref(), Some("default"));
+        assert_eq!(annotations[SOURCE], "file");
+        assert_eq!(Some(&annotations[HASH]), meta.uid.as_ref());
+        let spec = pod.spec.as_ref().expect("a spec");
+        assert_eq!(spec.node_name.as_deref(), Some("n1"));
+        let toleration = json!([{"operator": "Exists", "effect": "NoExecute"}]);
+        assert_eq!(serde_json::to_value(&spec.tolerations).unwrap(), toleration);
+        let fetched = one(WEB, Origin::Http("http://h/p"));
+        assert_eq!(
+            fetched.metadata.annotations.expect("annotations")[SOURCE],
+            "http"
+        );
+        assert_eq!(fetched.spec.expect("a spec").tolerations, None);
+    }
+
+    #[test]
+    fn the_uid_follows_from_node_origin_and_contents() {
+        let uid = |text: &str, origin| one(text, origin).metadata.uid.expect("a UID");
+        let web = uid(WEB, FILE);
+        assert_eq!(web.len(), 32);
+        assert_eq!(web, uid(WEB, FILE));
+        assert_eq!(web, uid(&format!("---\n# a comment\n{WEB}---\n"), FILE));
+        assert_ne!(web, uid(&WEB.replace("i:1", "i:2"), FILE));
+        assert_ne!(web, uid(WEB, Origin::File("/m/other.yaml")));
+        let other = pods(WEB, "n2", FILE).expect("a manifest");
+        assert_ne!(Some(web), other[0].metadata.uid);
+        assert_eq!(
+            uid(&WEB.replace("{name: web}", "{name: web, uid: u-1}"), FILE),
+            "u-1"
+        );
+    }
+
+    #[test]
+    fn json_is_read_too_and_lists_only_over_http() {
+        let json = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "j", "namespace": "kube-system"},
+            "spec": {"hostNetwork": true, "containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 80}],
+            "resources": {"requests": {"cpu": 1}}}]}});
+        let pod = one(&json.to_string(), FILE);
+        let container = &pod.spec.as_ref().expect("a spec").containers[0];
+        assert_eq!(
+            container.ports.as_ref().expect("ports")[0].host_port,
+            Some(80)
+        );
+        assert_eq!(pod.metadata.namespace.as_deref(), Some("kube-system"));
+        let list =
+            json!({"apiVersion": "v1", "kind": "PodList", "items": [json, json]}).to_string();
+        assert_eq!(
+            pods(&list, "n1", Origin::Http("u")).expect("a list").len(),
+            2
+        );
+        assert_eq!(
+            pods(&list, "n1", FILE),
+            Err(ManifestError::Kind("v1 PodList".into()))
+        );
+    }
+
+    #[test]
+    fn what_is_no_pod_is_told_in_one_line() {
+        let table = [
+            ("", "couldn't parse as pod: it is empty"),
+            ("a: [", "couldn't parse as pod: "),
+            (
+                "just text",
+                "couldn't parse as pod: it is nothing with apiVersion and kind: a v1 Pod is expected",
+            ),
+            (
+                "{apiVersion: apps/v1, kind: Deployment}",
+                "couldn't parse as pod: it is apps/v1 Deployment: a v1 Pod is expected",
+            ),
+            (
+                "{apiVersion: v1, kind: Pod, spec: {containers: []}}",
+                "invalid pod: metadata.name: is missing",
+            ),
+            (
+                "{apiVersion: v1, kind: Pod, metadata: {name: w}, spec: {containers: []}}",
+                "invalid pod: spec.containers: is empty",
+            ),
+            (
+                "{apiVersion: v1, kind: Pod, metadata: {name: w}, spec: {containers: 3}}",
+                "invalid pod: spec.containers: ",
+            ),
+        ];
+        for (text, want) in table {
+            let message = pods(text, "n1", FILE).expect_err(text).to_string();
+            assert!(message.starts_with(want), "{message}");
+            assert_eq!(message.lines().count(), 1, "{message}");
+        }
+    }
+
+    #[test]
+    fn references_to_objects_of_the_api_are_refused_by_kind() {
+        let with = |mut spec: Value| {
+            if spec["containers"].is_null() {
+                spec["containers"] = json!([{"name": "c", "image": "i"}]);
+            }
+            let pod =
+                json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "w"}, "spec": spec});
+            pods(&pod.to_string(), "n1", FILE).map(|_| ())
+        };
+        let mounted = |mut volume: Value| {
+            volume["name"] = json!("v");
+            json!({"volumes": [volume]})
+        };
+        let env = |source: Value| json!({"containers": [{"name": "c", "image": "i", "env": [{"name": "E", "valueFrom": source}]}]});
+        let table = [
+            (json!({"serviceAccountName": "sa"}), "serviceaccounts"),
+            (json!({"imagePullSecrets": [{"name": "s"}]}), "secrets"),
+            (
+                env(json!({"secretKeyRef": {"name": "s", "key": "k"}})),
+                "secrets",
+            ),
+            (
+                env(json!({"configMapKeyRef": {"name": "s", "key": "k"}})),
+                "configmaps",
+            ),
+            (
+                mounted(json!({"configMap": {"name": "c"}})),
+                "configmaps (via configmap volumes)",
+            ),
+            (
+                mounted(json!({"secret": {"secretName": "c"}})),
+                "secrets (via secret volumes)",
+            ),
+            (
+                mounted(json!({"persistentVolumeClaim": {"claimName": "c"}})),
+                "persistentvolumeclaims",
+            ),
+            (
+                mounted(
+                    json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}),
+                ),
+                "serviceaccounts (via projected volumes)",
+            ),
+            (
+                mounted(json!({"projected": {"sources": [{"configMap": {"name": "c"}}]}})),
+                "configmaps (via projected volumes)",
+            ),
+            (
+                mounted(json!({"projected": {"sources": [{"secret": {"name": "c"}}]}})),
+                "secrets (via projected volumes)",
+            ),
+        ];
+        for (spec, resource) in table {
+            assert_eq!(
+                with(spec.clone()),
+                Err(ManifestError::Reference(resource)),
+                "{spec}"
+            );
+        }
+        assert_eq!(
+            with(env(json!({"fieldRef": {"fieldPath": "metadata.name"}}))),
+            Ok(())
+        );
+        assert_eq!(with(mounted(json!({"hostPath": {"path": "/etc"}}))), Ok(()));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_panics(text in "\\PC{0,200}") {
+            let _ = pods(&text, "n1", FILE);
+        }
+    }
+}
