@@ -303,7 +303,7 @@ impl Space<'_> {
     /// # Errors
     /// When pods are left after a minute.
     pub fn clear(&self) -> Result<()> {
-        self.kubectl("delete deployments,jobs --all --cascade=background")?;
+        self.kubectl("delete deployments,statefulsets,daemonsets,jobs --all --cascade=background")?;
         self.kubectl("delete pods --all --now --wait=false")?;
         self.until_no_pods(60)
     }

@@ -103,6 +103,23 @@ impl Pod {
         })
     }
 
+    /// A StatefulSet of it.
+    pub fn stateful_set(&self, replicas: u32) -> Value {
+        let mut set = self.deployment(replicas);
+        set["kind"] = "StatefulSet".into();
+        set
+    }
+
+    /// A DaemonSet of it.
+    pub fn daemon_set(&self) -> Value {
+        let mut set = self.deployment(1);
+        set["kind"] = "DaemonSet".into();
+        if let Some(spec) = set["spec"].as_object_mut() {
+            spec.remove("replicas");
+        }
+        set
+    }
+
     /// A Job of it.
     pub fn job(&self) -> Value {
         json!({

@@ -3,6 +3,8 @@
 //! `cargo test -p hanok-e2e --test stories -- NAME` tells those whose name holds NAME. With KUBECONFIG set they play on
 //! that cluster, without it on a lab of their own; see `hanok_e2e::runner`.
 
+#[path = "stories/admission.rs"]
+mod admission;
 #[path = "stories/agent_killed.rs"]
 mod agent_killed;
 #[path = "stories/api_server.rs"]
@@ -29,6 +31,8 @@ mod resize;
 mod restarts;
 #[path = "stories/run.rs"]
 mod run;
+#[path = "stories/static_pods.rs"]
+mod static_pods;
 #[path = "stories/volumes.rs"]
 mod volumes;
 #[path = "stories/workloads.rs"]
@@ -48,6 +52,8 @@ fn main() -> ExitCode {
         volumes::stories(),
         isolation::stories(),
         many::stories(),
+        admission::stories(),
+        static_pods::stories(),
         agent_killed::stories(),
         bad_input::stories(),
         run::stories(),

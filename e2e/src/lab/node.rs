@@ -52,6 +52,11 @@ impl Node {
         self.lab.run_dir().join(&self.name)
     }
 
+    /// Where manifests of its static pods are.
+    pub fn manifests(&self) -> PathBuf {
+        self.dir().join("manifests")
+    }
+
     /// The agent's process, when it runs.
     pub fn agent(&self) -> Option<Process> {
         self.lab.processes().running(&self.record())
@@ -74,7 +79,7 @@ impl Node {
             self.name
         );
         cgroup::remember(&self.lab)?;
-        for dir in [self.dir().join("cni"), self.run_dir()] {
+        for dir in [self.dir().join("cni"), self.manifests(), self.run_dir()] {
             fs::create_dir_all(dir)?;
         }
         fs::write(self.dir().join("config.yaml"), self.configuration())?;
@@ -217,6 +222,7 @@ impl Node {
             "failSwapOn": false,
             "maxPods": 250,
             "podLogsDir": self.dir().join("pod-logs"),
+            "staticPodPath": self.manifests(),
         });
         config.to_string() + "\n"
     }
