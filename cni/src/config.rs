@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use crate::masquerade::table_name;
+use crate::masquerade::ports_table_name;
 use crate::spec::{MAX_CONFIG, NetworkConfig, ParseError};
 
 /// A network to attach containers to, and the file it was read from.
@@ -150,7 +150,7 @@ impl BuiltIn {
         let ports = json!({
             "type": "portmap",
             "capabilities": {"portMappings": true},
-            "table": format!("{}-ports", table_name(&self.bridge)),
+            "table": ports_table_name(&self.bridge),
         });
         if let Some(mtu) = self.mtu {
             bridge["mtu"] = mtu.into();

@@ -32,6 +32,11 @@ pub fn table_name(bridge: &str) -> String {
     format!("hanok-{bridge}")
 }
 
+/// The table of the host ports of a bridge's pods.
+pub(crate) fn ports_table_name(bridge: &str) -> String {
+    format!("{}-ports", table_name(bridge))
+}
+
 /// Makes the table say what is wanted. Safe to repeat; cheap when it does already.
 pub async fn ensure_masquerade(masquerade: &Masquerade) -> Result<(), NetlinkError> {
     let masquerade = masquerade.clone();

@@ -19,7 +19,7 @@ use nix::errno::Errno;
 
 use super::{Call, PluginError, hash, sysctl};
 use crate::ipam;
-use crate::masquerade::{self, Masquerade, table_name};
+use crate::masquerade::{self, Masquerade, ports_table_name, table_name};
 use crate::netlink::link::{self, Link, Veth};
 use crate::netlink::{NetlinkError, Socket, address, gone};
 use crate::netns;
@@ -27,7 +27,7 @@ use crate::spec::{AddResult, Interface};
 use crate::task::on_thread;
 use conf::BridgeConf;
 
-/// Deletes a bridge with its addresses, and its masquerade table. Ports of pods stay and lose their
+/// Deletes a bridge with its addresses, and its tables of masquerade and host ports. Ports of pods stay and lose their
 /// bridge. For the end of a node; safe to repeat.
 pub async fn remove_bridge(name: &str) -> Result<(), NetlinkError> {
     let owned = name.to_owned();
@@ -39,7 +39,8 @@ pub async fn remove_bridge(name: &str) -> Result<(), NetlinkError> {
         what: "start a thread".to_owned(),
         source,
     })??;
-    masquerade::remove_masquerade(&table_name(name)).await
+    masquerade::remove_masquerade(&table_name(name)).await?;
+    masquerade::remove_masquerade(&ports_table_name(name)).await
 }
 
 pub(super) fn add(call: &Call) -> Result<AddResult, PluginError> {
