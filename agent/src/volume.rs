@@ -1,7 +1,7 @@
 //! Pods' volumes on the node.
 //!
 //! ```text
-//! ROOT/pods/UID/volumes/kubernetes.io~empty-dir/NAME      also ~configmap, ~secret, ~downward-api, ~projected
+//! ROOT/pods/UID/volumes/kubernetes.io~empty-dir/NAME      also ~configmap, ~secret, ~downward-api, ~projected, ~image
 //! ```
 //! First everything that a volume needs is fetched ([`gather`]), then files are written, away from the async threads
 //! ([`set_up`]). Containers write in these directories, so nothing here follows a link of theirs.
@@ -59,7 +59,14 @@ impl PodVolumes {
     }
 }
 
-/// Whether the volume at this path holds the contents of objects. Its plugin's directory says so; containers get
+/// Where the image of a volume is mounted, in the pod's directory; none when its name is no name of a directory. Images
+/// are pulled and mounted when a container starts, not here.
+pub fn image_path(pod_dir: &Path, volume: &str) -> Option<PathBuf> {
+    let images = pod_dir.join("volumes").join(gather::IMAGE);
+    is_plain(volume).then(|| images.join(volume))
+}
+
+/// Whether the volume at this path holds the contents of objects or of an image. Its plugin's directory says so; containers get
 /// such a volume read-only, whatever they ask for.
 pub fn holds_objects(path: &Path) -> bool {
     let plugin = path
@@ -68,7 +75,13 @@ pub fn holds_objects(path: &Path) -> bool {
         .and_then(|name| name.to_str());
     matches!(
         plugin,
-        Some(gather::CONFIG_MAP | gather::SECRET | gather::DOWNWARD_API | gather::PROJECTED)
+        Some(
+            gather::CONFIG_MAP
+                | gather::SECRET
+                | gather::DOWNWARD_API
+                | gather::PROJECTED
+                | gather::IMAGE
+        )
     )
 }
 
@@ -108,7 +121,8 @@ impl Volumes for PodVolumes {
                 format!("the pod's uid {uid:?} is no name of a directory"),
             )]);
         }
-        let gathered = volumes.iter().map(|volume| async {
+        let ours = volumes.iter().filter(|volume| volume.image.is_none());
+        let gathered = ours.map(|volume| async {
             let plan = gather::plan(pod, volume, self.objects.as_ref(), &self.facts).await;
             (volume.name.clone(), plan)
         });

@@ -8,7 +8,7 @@ mod stats;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -655,4 +655,17 @@ pub trait ImageService: Send + Sync + 'static {
     async fn list_images(&self) -> Result<Vec<Image>>;
     /// Removes a reference, and the image with its layers when it was the last one. Absent is success.
     async fn remove_image(&self, reference: &str) -> Result<()>;
+    /// Mounts the files of an image (by id), read-only, on a directory of the node, which is made. A directory that has
+    /// one keeps it. The image's layers stay until [`ImageService::unmount_images`].
+    async fn mount_image(&self, id: &str, target: &Path) -> Result<()> {
+        Err(Error::Internal(format!(
+            "cannot mount image {id} on {}: not supported",
+            target.display()
+        )))
+    }
+    /// Unmounts the images that are mounted on directories below this one. None is success.
+    async fn unmount_images(&self, dir: &Path) -> Result<()> {
+        let _ = dir;
+        Ok(())
+    }
 }

@@ -15,12 +15,13 @@ mod gc;
 pub mod import;
 mod layer;
 pub mod manifest;
+mod mounted;
 mod pull;
 pub mod reference;
 mod rootfs;
 pub mod store;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -89,6 +90,8 @@ pub(crate) struct Core {
     layers: Flights<(bool, Digest), Result<(), SharedError>>,
     permits: Semaphore,
     gc_pending: AtomicBool,
+    /// Held by whoever mounts or unmounts an image.
+    mounting: tokio::sync::Mutex<()>,
 }
 
 impl Core {
@@ -130,6 +133,7 @@ impl Images {
             layers: Flights::default(),
             permits: Semaphore::new(PARALLEL_LAYERS),
             gc_pending: AtomicBool::new(false),
+            mounting: tokio::sync::Mutex::new(()),
         };
         Ok(Self {
             core: Arc::new(core),
@@ -236,6 +240,14 @@ impl ImageService for Images {
         let reference = reference.to_owned();
         self.query(move |core| remove(core, &reference)).await?;
         Ok(gc::collect(&self.core).await?)
+    }
+
+    async fn mount_image(&self, id: &str, target: &Path) -> api::Result<()> {
+        Ok(self.mount_on(id, target).await?)
+    }
+
+    async fn unmount_images(&self, dir: &Path) -> api::Result<()> {
+        Ok(self.unmount_below(dir).await?)
     }
 }
 

@@ -4,6 +4,8 @@
 mod build;
 #[path = "image/tests/imports.rs"]
 mod imports;
+#[path = "image/tests/mounted.rs"]
+mod mounted;
 #[path = "image/tests/pulls.rs"]
 mod pulls;
 #[path = "image/tests/real.rs"]

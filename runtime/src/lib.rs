@@ -21,6 +21,7 @@
 //!     exit.json                       shim: how it ended (protocol::Exit), before anybody is told
 //! RUN/broken/<id>/                    sandboxes whose record cannot be read, set aside by the runtime
 //! ROOT/content, ROOT/images, ROOT/snapshots   durable: see [`content`], [`image::store`], [`snapshot::overlay`]
+//! ROOT/image-mounts/<key>              runtime: the directory that an image is mounted on, as a volume
 //! ROOT/volumes/<container>/<n>/       runtime: the n-th VOLUME of the image; removed with the container
 //! ```
 

@@ -20,6 +20,9 @@ pub(super) const DOWNWARD_API: &str = "kubernetes.io~downward-api";
 /// Directory of volumes from several sources.
 pub(super) const PROJECTED: &str = "kubernetes.io~projected";
 
+/// Directory of mounted images.
+pub(super) const IMAGE: &str = "kubernetes.io~image";
+
 /// What is to be done for one volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Plan {

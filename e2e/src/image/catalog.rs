@@ -14,7 +14,7 @@ use crate::paths;
 use crate::process::run;
 
 /// Debian's statically linked busybox (package busybox-static).
-const BUSYBOX: &str = "/bin/busybox";
+pub(super) const BUSYBOX: &str = "/bin/busybox";
 
 /// Changes when the same recipe is written as another layout.
 const FORMAT: &str = "2";

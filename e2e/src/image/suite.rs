@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::catalog::{Recipe, busybox_layer, skeleton};
+use super::catalog::{BUSYBOX, Recipe, busybox_layer, skeleton};
 use super::rootfs::Rootfs;
 use crate::paths;
 use crate::pki;
+use crate::process::run;
 
 /// Repository below which the suite looks for images of its own.
 pub(crate) const REPOSITORY: &str = "e2e-test-images";
@@ -89,18 +90,24 @@ fn agnhost_config(command: &str) -> Value {
     json!({ "Entrypoint": ["/agnhost"], "Cmd": [command], "Env": [PATH] })
 }
 
-/// busybox with a shell that hands on variables whose names are no shell names: several specs print such by
-/// `sh -c env`, and busybox's own shell drops them.
+/// busybox with every applet in /bin, and a shell that hands on variables whose names are no shell names: several
+/// specs print such by `sh -c env`, and busybox's own shell drops them.
 fn shell() -> Result<Vec<Rootfs>> {
     ensure!(
         Path::new(BASH).exists(),
         "{BASH} is missing (package bash-static)"
     );
-    let bash = Rootfs::new()
-        .directory("bin", 0o755)
+    let mut shell = Rootfs::new().directory("bin", 0o755);
+    for applet in run(BUSYBOX, &["--list"])?
+        .lines()
+        .filter(|applet| !["busybox", "sh", "bash"].contains(applet))
+    {
+        shell = shell.symlink(&format!("bin/{applet}"), "/bin/busybox");
+    }
+    let shell = shell
         .program("bin/bash", Path::new(BASH))
-        .symlink("bin/sh", "/bin/bash");
-    Ok(vec![busybox_layer()?, bash])
+        .program("bin/sh", &paths::testapp()?);
+    Ok(vec![busybox_layer()?, shell])
 }
 
 /// The suite's own program with what its specs run beside it.

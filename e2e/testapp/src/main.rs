@@ -8,6 +8,7 @@
 mod health;
 mod probe;
 mod serve;
+mod shell;
 mod signals;
 
 use std::env;
@@ -32,6 +33,11 @@ const USAGE: &str = "usage: testapp COMMAND
 ";
 
 fn main() -> ExitCode {
+    let mut words = env::args_os();
+    if let Some(arg0) = words.next().filter(|arg0| shell::is_name(arg0)) {
+        say(&format!("sh: {}", shell::become_shell(&arg0, words)));
+        return ExitCode::from(127);
+    }
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match run(&args) {

@@ -182,7 +182,8 @@ async fn collect(core: &Arc<Core>, parents: &HashSet<String>) {
     let known = |id: &str| core.registry.container_by_id(id).is_some();
     match core.images.keys().await {
         Ok(keys) => {
-            for key in keys.iter().filter(|key| !known(key)) {
+            // Those of mounted images have keys of another form, and an owner of their own.
+            for key in keys.iter().filter(|key| is_id(key) && !known(key)) {
                 if let Err(error) = core.images.remove(key).await {
                     tracing::warn!(
                         snapshot = key,

@@ -43,7 +43,7 @@ pub(in crate::pod) async fn clean(job: Job) -> Result<(), Vec<String>> {
             Extent::Deleted => runtime.remove_pod_sandbox(id).await,
         }
     }));
-    let volumes = job.deps.volumes.unmount(&job.uid);
+    let volumes = volumes(&job);
     let (sandboxes, volumes, logs) = tokio::join!(sandboxes, volumes, remove_logs(&job));
     let mut failed: Vec<String> = Vec::new();
     failed.extend(
@@ -51,13 +51,7 @@ pub(in crate::pod) async fn clean(job: Job) -> Result<(), Vec<String>> {
             .into_iter()
             .filter_map(|result| result.err().map(|error| chain(&error))),
     );
-    failed.extend(
-        volumes
-            .err()
-            .into_iter()
-            .flatten()
-            .map(|error| error.to_string()),
-    );
+    failed.extend(volumes);
     failed.extend(logs.err());
     for cgroup in &job.cgroups {
         let removed = runtime.remove_cgroup(cgroup).await;
@@ -68,6 +62,17 @@ pub(in crate::pod) async fn clean(job: Job) -> Result<(), Vec<String>> {
     } else {
         Err(failed)
     }
+}
+
+/// Unmounts images and removes volumes; gives everything that failed.
+async fn volumes(job: &Job) -> Vec<String> {
+    let dir = job.deps.settings.pod_dir(&job.uid);
+    let images = job.deps.images.unmount_images(&dir).await;
+    let volumes = job.deps.volumes.unmount(&job.uid).await;
+    let errors = volumes.err().into_iter().flatten();
+    let mut failed: Vec<String> = errors.map(|error| error.to_string()).collect();
+    failed.extend(images.err().map(|error| chain(&error)));
+    failed
 }
 
 /// Removes the pod's logs and the links to them, when it is deleted.

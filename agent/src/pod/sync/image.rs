@@ -11,7 +11,8 @@ use super::start::StartError;
 use crate::pod::back_off::go_duration;
 use crate::pod::settings::Deps;
 use crate::pod::{credentials, spec};
-use crate::sinks::EventKind;
+use crate::sinks::{EventKind, MountedVolumes};
+use crate::volume;
 
 /// When to ask the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +62,41 @@ pub(super) async fn ensure(
         }
     }
     pull(deps, pod, container, reference).await
+}
+
+/// Mounts the images that the container has as volumes, each pulled by its own policy; tells where they are.
+pub(super) async fn volumes(
+    deps: &Deps,
+    pod: &Pod,
+    container: &Container,
+) -> Result<MountedVolumes, StartError> {
+    let mounts = container.volume_mounts.as_deref().unwrap_or_default();
+    let volumes = spec::spec(pod).and_then(|spec| spec.volumes.as_deref());
+    let mut mounted = MountedVolumes::new();
+    for volume in volumes.unwrap_or_default() {
+        let Some(source) = &volume.image else {
+            continue;
+        };
+        if !mounts.iter().any(|mount| mount.name == volume.name) {
+            continue;
+        }
+        // What is said of the image is said of the container that waits for it.
+        let waiting = Container {
+            name: container.name.clone(),
+            image: source.reference.clone(),
+            image_pull_policy: source.pull_policy.clone(),
+            ..Container::default()
+        };
+        let image = ensure(deps, pod, &waiting).await?;
+        let failed = |message| StartError::failed("CreateContainerError", message);
+        let dir = deps.settings.pod_dir(&spec::uid(pod));
+        let path = volume::image_path(&dir, &volume.name)
+            .ok_or_else(|| failed(format!("{:?} is no name of a volume", volume.name)))?;
+        let done = deps.images.mount_image(&image.id, &path).await;
+        done.map_err(|error| failed(super::chain(&error)))?;
+        mounted.insert(volume.name.clone(), path);
+    }
+    Ok(mounted)
 }
 
 /// Pulls the image.

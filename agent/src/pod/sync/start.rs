@@ -81,7 +81,8 @@ pub(in crate::pod) async fn start(job: Job) -> Result<(), StartError> {
     let cancelled = job.cancelled.clone();
     let prepare = async {
         let image = image::ensure(&job.deps, &job.pod, &job.container).await?;
-        job.config(&image).await
+        let volumes = image::volumes(&job.deps, &job.pod, &job.container).await?;
+        job.config(&image, volumes).await
     };
     let prepared = cancelled
         .run_until_cancelled(prepare)
@@ -140,7 +141,12 @@ impl Job {
     }
 
     /// The container's configuration, with the files that it mounts written.
-    async fn config(&self, image: &Image) -> Result<api::ContainerConfig, StartError> {
+    async fn config(
+        &self,
+        image: &Image,
+        mut volumes: MountedVolumes,
+    ) -> Result<api::ContainerConfig, StartError> {
+        volumes.extend(self.volumes.clone());
         let refused = |message| self.failed("CreateContainerConfigError", message);
         let facts = NodeFacts {
             host_ips: self.deps.settings.host_ips.clone(),
@@ -155,7 +161,7 @@ impl Job {
             pod: self.pod.clone(),
             container: self.container.clone(),
             pod_ips: facts.pod_ips,
-            volumes: self.volumes.clone(),
+            volumes,
             envs: envs.clone(),
             attempt: self.plan.attempt,
             first: self.records.is_empty(),

@@ -88,6 +88,10 @@ impl Workers {
     /// Volumes and cgroups of a pod without a sandbox.
     async fn remove_left_over(&self, uid: &PodUid) {
         info!(%uid, "removing what is left of a pod that is gone");
+        let dir = self.deps.settings.pod_dir(uid);
+        if let Err(error) = self.deps.images.unmount_images(&dir).await {
+            warn!(%uid, error = chain(&error), "cannot unmount an image");
+        }
         for error in self
             .deps
             .volumes

@@ -10,7 +10,7 @@ use super::build::{Built, descriptor, gzip, image, tar, two_layers};
 use super::*;
 use crate::image::manifest::OCI_MANIFEST;
 
-fn layout_files(built: &Built, name: &str) -> Vec<(String, Vec<u8>)> {
+pub(super) fn layout_files(built: &Built, name: &str) -> Vec<(String, Vec<u8>)> {
     let mut entry = descriptor(OCI_MANIFEST, &built.manifest);
     entry["annotations"] = json!({"org.opencontainers.image.ref.name": name});
     let index = json!({"schemaVersion": 2, "manifests": [entry]});
@@ -30,7 +30,7 @@ fn layout_files(built: &Built, name: &str) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-fn write_layout(dir: &Path, files: &[(String, Vec<u8>)]) {
+pub(super) fn write_layout(dir: &Path, files: &[(String, Vec<u8>)]) {
     for (name, bytes) in files {
         let path = dir.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
