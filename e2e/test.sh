@@ -3,7 +3,7 @@
 # has counted anything, such as a build, counts as one failed test.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-unset KUBECONFIG HANOK_LAB HANOK_KEEP_LAB HANOK
+unset KUBECONFIG HANOK_LAB HANOK_KEEP_LAB HANOK FOCUS SKIP PROCS PEER
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -30,5 +30,6 @@ step() {
 step make --no-print-directory lint
 step make --no-print-directory unit
 step make --no-print-directory stories
+step make --no-print-directory conformance
 printf '\n%s passed, %s failed\n' "$passed" "$failed"
 [ "$failed" = 0 ] && [ "$passed" != 0 ]

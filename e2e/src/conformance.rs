@@ -32,7 +32,7 @@ pub struct Options {
     #[arg(long, default_value = r"\[Serial\]|\[Slow\]|\[Disruptive\]")]
     skip: String,
     /// Specs at once.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 12)]
     procs: usize,
     /// Run them on the kubelet node instead of ours.
     #[arg(long)]
