@@ -303,6 +303,8 @@ disable = true
             "enforceNodeAllocatable": [],
             "failCgroupV1": false,
             "failSwapOn": false,
+            // The machine's disk may be full of other things; a tenth of a large one is much.
+            "evictionHard": { "nodefs.available": "1%", "imagefs.available": "1%", "memory.available": "100Mi" },
             "kubeAPIBurst": 500,
             "kubeAPIQPS": 500,
             "maxPods": 250,
