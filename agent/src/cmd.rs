@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod image;
+pub mod oci;
 pub mod ps;
 pub mod run;
 mod table;

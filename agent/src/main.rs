@@ -1,5 +1,7 @@
 //! The `hanok` binary: parses the command line and hands over to one subcommand.
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -27,11 +29,29 @@ enum Command {
     Image(cmd::image::Options),
     /// List pods and containers on this machine.
     Ps(cmd::ps::Options),
+    /// An OCI runtime: create, start, state, kill, delete, run, exec, ps, features.
+    Oci(Box<cmd::oci::Options>),
+}
+
+/// The name under which the program is `hanok oci`.
+const OCI_NAME: &str = "hanok-oci";
+
+/// The command line; called by [`OCI_NAME`], the subcommand is left out.
+fn parse() -> Result<Cli, clap::Error> {
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    let name = words.first().map(Path::new).and_then(Path::file_name);
+    if name.is_some_and(|name| name == OCI_NAME) {
+        words.insert(1, "oci".into());
+    }
+    Cli::try_parse_from(words)
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let command = match parse() {
+        Ok(Cli {
+            command: Command::Oci(options),
+        }) => return cmd::oci::run(*options),
+        Ok(cli) => cli.command,
         Err(error) => return refuse(&error),
     };
     hanok_agent::descriptors::make_room();
@@ -46,11 +66,12 @@ fn main() -> ExitCode {
         }
     };
     let result = runtime.block_on(async {
-        match cli.command {
+        match command {
             Command::Agent(options) => cmd::agent::run(*options).await,
             Command::Run(options) => cmd::run::run(*options).await,
             Command::Image(options) => cmd::image::run(options).await,
             Command::Ps(options) => cmd::ps::run(options).await,
+            Command::Oci(_) => Ok(()),
         }
     });
     match result {

@@ -11,6 +11,7 @@
 mod apply;
 mod detect;
 mod devices;
+mod places;
 mod remove;
 pub(crate) mod stats;
 mod values;
@@ -24,8 +25,11 @@ use std::path::{Component, Path, PathBuf};
 use crate::api::Resources;
 
 pub use apply::Undo;
+pub(crate) use devices::restrict_v2 as restrict_devices_v2;
 pub use devices::{DeviceAccess, DeviceRule};
+pub use places::{Place, remove_directory};
 pub use stats::pressure;
+pub(crate) use values::weight;
 pub(crate) use warm::Warmth;
 
 /// v1 controllers that containers join.
@@ -120,6 +124,11 @@ impl Cgroups {
     /// Finds the mounted hierarchies. A `root` that starts with "/" is absolute in each of them; any other
     /// is below the calling process's own cgroup, which keeps an agent inside what it was given.
     pub fn detect(root: &str) -> Result<Self, CgroupError> {
+        Self::detect_with(root, &[])
+    }
+
+    /// As [`Cgroups::detect`], with v1 hierarchies of other controllers too.
+    pub fn detect_with(root: &str, others: &[&str]) -> Result<Self, CgroupError> {
         let read = |path: &str| {
             fs::read_to_string(path).map_err(|source| CgroupError::Io {
                 verb: "read",
@@ -131,6 +140,7 @@ impl Cgroups {
             &read("/proc/self/mountinfo")?,
             &read("/proc/self/cgroup")?,
             root,
+            &[&V1_CONTROLLERS, others].concat(),
         )?;
         let cgroups = Cgroups { hierarchies };
         for hierarchy in &cgroups.hierarchies {

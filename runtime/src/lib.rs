@@ -31,6 +31,7 @@ pub mod container;
 pub mod content;
 pub mod image;
 pub mod inspect;
+pub mod oci;
 pub mod registry;
 pub mod sandbox;
 pub mod seccomp;

@@ -149,20 +149,26 @@ impl Filters {
             return Ok(filter.clone());
         }
         // Two callers may compile the same policy at once; both get the same bytes.
-        let policy = policy()?;
-        let program = compile::compile(&policy)?;
-        let flags = if policy.flags.is_empty() {
-            FLAG_SPEC_ALLOW
-        } else {
-            policy.flag_bits()?
-        };
-        let filter = Arc::new(Filter { program, flags });
+        let filter = Arc::new(policy()?.compile()?);
         self.lock().insert(key, filter.clone());
         Ok(filter)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<[u8; 32], Arc<Filter>>> {
         self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Policy {
+    /// The filter of this policy alone, remembered nowhere. Takes some milliseconds.
+    pub fn compile(&self) -> Result<Filter, SeccompError> {
+        let program = compile::compile(self)?;
+        let flags = if self.flags.is_empty() {
+            FLAG_SPEC_ALLOW
+        } else {
+            self.flag_bits()?
+        };
+        Ok(Filter { program, flags })
     }
 }
 

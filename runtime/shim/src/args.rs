@@ -1,5 +1,5 @@
-//! The command line: `hanok-shim [serve] --state-dir DIR --socket PATH`, or `hanok-shim check-user-namespaces
-//! --state-dir DIR`.
+//! The command line: `hanok-shim [serve] --state-dir DIR --socket PATH`, `hanok-shim check-user-namespaces
+//! --state-dir DIR`, or `hanok-shim oci FD`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,6 +17,8 @@ pub(crate) enum Verb {
     Serve,
     /// Try whether pods can have user namespaces with files in this directory, and end.
     CheckUserNamespaces,
+    /// Serve the order of `hanok oci` that comes by this descriptor, and end.
+    Oci(i32),
 }
 
 /// What was asked.
@@ -34,7 +36,10 @@ impl Args {
     /// Parses what comes after the program's name. The error is a text for a person.
     pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
         let (mut verb, mut state_dir, mut socket) = (Verb::Launch, None, None);
-        let mut words = words.into_iter();
+        let mut words = words.into_iter().peekable();
+        if words.next_if(|word| word == "oci").is_some() {
+            return oci(words);
+        }
         while let Some(word) = words.next() {
             let target = match word.to_str() {
                 Some("serve") => {
@@ -57,7 +62,7 @@ impl Args {
         let state_dir = state_dir.ok_or("--state-dir is missing")?;
         let socket = match verb {
             Verb::CheckUserNamespaces => PathBuf::new(),
-            Verb::Launch | Verb::Serve => socket.ok_or("--socket is missing")?,
+            Verb::Launch | Verb::Serve | Verb::Oci(_) => socket.ok_or("--socket is missing")?,
         };
         if !state_dir.is_absolute() {
             return Err(format!("--state-dir {state_dir:?} is not absolute"));
@@ -67,6 +72,20 @@ impl Args {
             state_dir,
             socket,
         })
+    }
+}
+
+fn oci(mut words: impl Iterator<Item = OsString>) -> Result<Args, String> {
+    let fd = words.next().unwrap_or_default();
+    let fd = fd.to_str().and_then(|fd| fd.parse::<u16>().ok());
+    let fd = fd.filter(|fd| *fd > 2).ok_or("oci needs a descriptor")?;
+    match words.next() {
+        Some(word) => Err(format!("unknown argument {word:?}")),
+        None => Ok(Args {
+            verb: Verb::Oci(i32::from(fd)),
+            state_dir: PathBuf::new(),
+            socket: PathBuf::new(),
+        }),
     }
 }
 
@@ -87,12 +106,17 @@ mod tests {
             socket: "s".into(),
         };
         assert_eq!(args, want);
+        assert_eq!(parse(&["oci", "7"]).unwrap().verb, Verb::Oci(7));
         for bad in [
             &[][..],
             &["--state-dir", "/d"],
             &["--state-dir"],
             &["--state-dir", "d", "--socket", "s"],
             &["--help"],
+            &["oci"],
+            &["oci", "2"],
+            &["oci", "-1"],
+            &["oci", "3", "4"],
         ] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }

@@ -31,6 +31,8 @@ pub(crate) enum Report {
         /// Its process id, as the shim sees it.
         pid: i32,
     },
+    /// Namespaces and mounts are there; it waits for a permit before it enters its root.
+    Prepared,
     /// All is set up, execve comes next. Without it, an end of file is the death of the child.
     Executing,
     /// A step failed, and the child ends.

@@ -4,16 +4,18 @@
 //! the right PID namespace and cgroup; it is not dumpable while it does (CVE-2016-9962), as the shim is not.
 //! Then it goes the same way as a container's own process.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use hanok_shim::protocol::{ExecSpec, FailureKind, Process, Reply, User};
 use hanok_shim::sys::clone::{Cloned, clone_process, ns, setns};
 use hanok_shim::sys::{exec, process};
-use rustix::process::setsid;
+use rustix::process::{chroot, fchdir, setsid};
 
 use crate::channel::{Line, Received, Report};
 use crate::container::Container;
 use crate::failure::{Doing, Failure, Result};
+use crate::host::Host;
+use crate::oci::Gate;
 use crate::poller::{Interest, Token};
 use crate::process::{
     Stdio, become_process, duplicate, null_stdio, open_terminal, set_limits_and_label,
@@ -103,10 +105,13 @@ impl Shim {
             // Or the end of the shim would not be seen on the channel.
             drop(line);
             let child = Child {
-                shim: self,
-                container,
+                host: &self.host,
+                init: container.pidfd.as_fd(),
+                users: self.users.is_some(),
+                root: None,
                 process: &process,
                 line: &child_line,
+                gate: None,
             };
             child_line.report_failure(child.run(streams, spec.tty));
             exec::exit_now(1);
@@ -212,11 +217,11 @@ impl Shim {
 }
 
 /// The client's descriptors, as far as it sent them.
-#[derive(Debug)]
-struct Streams {
-    stdin: Option<OwnedFd>,
-    stdout: Option<OwnedFd>,
-    stderr: Option<OwnedFd>,
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    pub(crate) stdin: Option<OwnedFd>,
+    pub(crate) stdout: Option<OwnedFd>,
+    pub(crate) stderr: Option<OwnedFd>,
 }
 
 impl Streams {
@@ -267,17 +272,24 @@ fn effective_process(container: &Container, asked: Process, inherit: bool) -> Pr
 }
 
 /// What the child works from.
-struct Child<'a> {
-    shim: &'a Shim,
-    container: &'a Container,
-    process: &'a Process,
-    line: &'a Line,
+pub(crate) struct Child<'a> {
+    pub(crate) host: &'a Host,
+    /// Pidfd of the container's init.
+    pub(crate) init: BorrowedFd<'a>,
+    /// Whether the container has a user namespace.
+    pub(crate) users: bool,
+    /// The container's root, when that is not the root of its mount namespace.
+    pub(crate) root: Option<BorrowedFd<'a>>,
+    pub(crate) process: &'a Process,
+    pub(crate) line: &'a Line,
+    /// What only `hanok oci` asks for.
+    pub(crate) gate: Option<&'a Gate>,
 }
 
 impl Child<'_> {
-    fn run(&self, streams: Streams, tty: bool) -> Failure {
+    pub(crate) fn run(&self, streams: Streams, tty: bool) -> Failure {
         match self.prepare(streams, tty) {
-            Ok(stdio) => become_process(&self.shim.host, self.process, stdio, self.line),
+            Ok(stdio) => become_process(self.host, self.process, stdio, self.line, self.gate),
             Err(failure) => failure,
         }
     }
@@ -287,14 +299,14 @@ impl Child<'_> {
         self.line
             .wait_for_permit()
             .doing(|| "join the container's cgroups")?;
-        set_limits_and_label(&self.shim.host, self.process)?;
-        let users = if self.shim.users.is_some() {
-            ns::USER
-        } else {
-            0
-        };
+        set_limits_and_label(self.host, self.process)?;
+        let users = if self.users { ns::USER } else { 0 };
         let namespaces = NAMESPACES | users;
-        setns(&self.container.pidfd, namespaces).doing(|| "join the container's namespaces")?;
+        setns(self.init, namespaces).doing(|| "join the container's namespaces")?;
+        if let Some(root) = self.root {
+            fchdir(root).doing(|| "enter the container's root")?;
+            chroot(".").doing(|| "enter the container's root")?;
+        }
         if users != 0 {
             become_root()?;
         }
@@ -302,7 +314,7 @@ impl Child<'_> {
             let root = open_host("/", rustix::fs::OFlags::PATH).doing(|| "open /")?;
             return open_terminal(root.as_fd(), self.line);
         }
-        let null = null_stdio(&self.shim.host)?;
+        let null = null_stdio(self.host)?;
         Ok(Stdio {
             stdin: streams.stdin.unwrap_or(null.stdin),
             stdout: streams.stdout.unwrap_or(null.stdout),

@@ -1,10 +1,13 @@
 //! The shim's library: the protocol that the runtime speaks, and the system calls that both use.
 //!
 //! [`protocol`] has the messages, [`frame`] puts them on a byte stream, [`client`] is the blocking caller
-//! (tests and small tools; the runtime has its own asynchronous one). [`sys`] is the only place with
+//! (tests and small tools; the runtime has its own asynchronous one). [`launch`] and [`hook`] are for the OCI
+//! command line. [`sys`] is the only place with
 //! `unsafe` code.
 
 pub mod client;
 pub mod frame;
+pub mod hook;
+pub mod launch;
 pub mod protocol;
 pub mod sys;

@@ -7,6 +7,7 @@
 //! - [`users`], [`start_sandbox`], [`start_container`], [`exec`], [`kill`], [`resize`], [`attach`], [`delete`],
 //!   [`shutdown`]: a request each.
 //! - [`process`]: the way to exec, shared by containers and execs.
+//! - [`oci`]: one container without a daemon, for the OCI command line.
 //! - [`reap`], [`output`], [`relay`], [`log`]: what happens in between.
 
 mod args;
@@ -24,6 +25,7 @@ mod failure;
 mod host;
 mod kill;
 mod log;
+mod oci;
 mod output;
 mod poller;
 mod process;
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Verb::Launch => daemon::launch(&args),
         Verb::Serve => daemon::serve(&args),
         Verb::CheckUserNamespaces => check_users::check(&args.state_dir),
+        Verb::Oci(fd) => oci::run(fd),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

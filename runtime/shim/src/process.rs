@@ -22,6 +22,7 @@ use rustix::process::umask;
 use crate::channel::{Line, Report, ResolvedUser};
 use crate::failure::{Doing, Failure, Result};
 use crate::host::Host;
+use crate::oci::Gate;
 pub(crate) use cwd::make as make_cwd;
 pub(crate) use terminal::open as open_terminal;
 
@@ -35,14 +36,27 @@ pub(crate) struct Stdio {
     pub(crate) terminal: bool,
 }
 
-/// Turns this process into what `spec` says. Returns only when that failed.
-pub(crate) fn become_process(host: &Host, spec: &Process, stdio: Stdio, line: &Line) -> Failure {
-    match try_become(host, spec, stdio, line) {
+/// Turns this process into what `spec` says. Returns only when that failed. A `gate` holds it up once all
+/// is prepared, until somebody starts it.
+pub(crate) fn become_process(
+    host: &Host,
+    spec: &Process,
+    stdio: Stdio,
+    line: &Line,
+    gate: Option<&Gate>,
+) -> Failure {
+    match try_become(host, spec, stdio, line, gate) {
         Ok(failure) | Err(failure) => failure,
     }
 }
 
-fn try_become(host: &Host, spec: &Process, stdio: Stdio, line: &Line) -> Result<Failure> {
+fn try_become(
+    host: &Host,
+    spec: &Process,
+    stdio: Stdio,
+    line: &Line,
+    gate: Option<&Gate>,
+) -> Result<Failure> {
     umask(rustix::fs::Mode::from_raw_mode(spec.umask.unwrap_or(0o022)));
     let user = user::resolve(&spec.user)?;
     line.report(&Report::Resolved(user.clone()), None)
@@ -53,10 +67,13 @@ fn try_become(host: &Host, spec: &Process, stdio: Stdio, line: &Line) -> Result<
     install_stdio(&stdio, &user).map_err(|failure| explain(host, &user, failure))?;
     drop(stdio);
     let program = program::Program::find(&spec.args, &environment(spec, &user))?;
-    exec::close_on_exec_from(3).doing(|| "close descriptors")?;
+    exec::close_on_exec_from(gate.map_or(3, Gate::first_closed)).doing(|| "close descriptors")?;
     credentials::change_user(spec, &user).map_err(|failure| explain(host, &user, failure))?;
     signal::reset().doing(|| "reset signals")?;
     line.report(&Report::Executing, None).doing(|| "report")?;
+    if let Some(gate) = gate {
+        gate.pass()?;
+    }
     credentials::confine(spec)?;
     Ok(program.exec())
 }

@@ -296,7 +296,7 @@ pub struct Mount {
     pub attr_clear: u64,
     /// Apply the bits to the whole tree below (recursive read-only).
     pub attr_recursive: bool,
-    /// Propagation: 0 for private, or `MS_SLAVE` / `MS_SHARED`, always recursive.
+    /// Propagation: 0 for private, or `MS_SLAVE` / `MS_SHARED` / `MS_UNBINDABLE`, always recursive.
     pub propagation: u64,
 }
 

@@ -34,6 +34,7 @@ use crate::process::{Stdio, duplicate};
 use crate::resolve::open_host;
 use crate::shim::{Outcome, Shim};
 use crate::start_sandbox::MAX_HOSTNAME;
+pub(crate) use setup::Child;
 
 /// Longest id; it is part of paths.
 const MAX_ID: usize = 128;
@@ -59,10 +60,14 @@ impl Shim {
         let Cloned::Parent { pid, pidfd } = cloned else {
             // Or the end of the shim would not be seen on the channel.
             drop(line);
-            let child = setup::Child {
-                shim: self,
+            let child = Child {
+                host: &self.host,
+                shm: self.shm.as_ref().map(AsFd::as_fd),
+                users: self.users.as_ref(),
+                sandbox: self.sandbox.as_ref(),
                 spec: &spec,
                 line: &child_line,
+                bundle: None,
             };
             child_line.report_failure(child.run(stdio));
             exec::exit_now(1);
@@ -189,7 +194,11 @@ impl Shim {
                         return self.kill_failed_start(key);
                     }
                 }
-                Ok(Received::Report(Report::Terminal, None)) => {}
+                // Only `hanok oci` wants to hear of the latter.
+                Ok(
+                    Received::Report(Report::Terminal, None)
+                    | Received::Report(Report::Prepared, _),
+                ) => {}
                 Ok(Received::Report(Report::Executing, _)) => start.executing = true,
                 // The process knows best.
                 Ok(Received::Report(Report::Failed { kind, message }, _)) => {
@@ -259,7 +268,7 @@ fn no_sandbox() -> Failure {
 }
 
 /// What can be wrong with an order before anything is done.
-fn check(spec: &ContainerSpec) -> Result<()> {
+pub(crate) fn check(spec: &ContainerSpec) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let id = &spec.id;
     if id.is_empty() || id.len() > MAX_ID || !id.chars().all(plain) || id.starts_with('.') {

@@ -9,6 +9,7 @@ pub mod bpf;
 pub mod clone;
 pub mod exec;
 pub mod mount;
+pub mod net;
 pub mod process;
 pub mod signal;
 pub mod socket;

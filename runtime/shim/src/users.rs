@@ -38,7 +38,10 @@ pub(crate) struct Users {
     net: OwnedFd,
     ipc: OwnedFd,
     uts: OwnedFd,
-    host_id: u32,
+    /// Its root outside.
+    uid: u32,
+    /// Its group 0 outside.
+    gid: u32,
 }
 
 impl Shim {
@@ -59,6 +62,16 @@ impl Shim {
 /// Makes the namespaces.
 pub(crate) fn make(host: &Host, spec: &UserNamespace) -> Result<Users> {
     check(spec)?;
+    let map = format!("0 {} {}", spec.host_id, spec.length);
+    make_mapped(host, [&map, &map], (spec.host_id, spec.host_id))
+}
+
+/// Makes the namespaces with these contents of `uid_map` and `gid_map`; `root` is what they make of user and group 0.
+pub(crate) fn make_mapped(
+    host: &Host,
+    [uids, gids]: [&str; 2],
+    (uid, gid): (u32, u32),
+) -> Result<Users> {
     let (line, child_line) = Line::pair().doing(|| "make a channel")?;
     line.set_blocking().doing(|| "make a channel")?;
     let cloned = clone_process(ns::USER, None).map_err(refused)?;
@@ -75,9 +88,8 @@ pub(crate) fn make(host: &Host, spec: &UserNamespace) -> Result<Users> {
         exit_now(0);
     };
     drop(child_line);
-    let map = format!("0 {} {}", spec.host_id, spec.length);
-    host.write_proc(&format!("{pid}/uid_map"), &map)?;
-    host.write_proc(&format!("{pid}/gid_map"), &map)?;
+    host.write_proc(&format!("{pid}/uid_map"), uids)?;
+    host.write_proc(&format!("{pid}/gid_map"), gids)?;
     line.permit().doing(|| "wake the maker of namespaces")?;
     match line
         .receive()
@@ -95,7 +107,8 @@ pub(crate) fn make(host: &Host, spec: &UserNamespace) -> Result<Users> {
         net: open("net")?,
         ipc: open("ipc")?,
         uts: open("uts")?,
-        host_id: spec.host_id,
+        uid,
+        gid,
     };
     // It ends, and is reaped with the others; an error here means that it has ended.
     let _ = line.permit();
@@ -157,8 +170,8 @@ impl Users {
 
     /// A user and a group of the pod, as the node sees them.
     pub(crate) fn owner(&self, uid: u32, gid: u32) -> (Uid, Gid) {
-        let outside = |id: u32| self.host_id.saturating_add(id);
-        (Uid::from_raw(outside(uid)), Gid::from_raw(outside(gid)))
+        let (uid, gid) = (self.uid.saturating_add(uid), self.gid.saturating_add(gid));
+        (Uid::from_raw(uid), Gid::from_raw(gid))
     }
 
     /// Does something as a process that has the pod's root as its effective user, and all rights of the node's root. Some
@@ -206,7 +219,7 @@ impl Users {
         if !pid_namespace {
             return Ok(());
         }
-        match clone_sibling(ns::PID).doing(|| "clone the container's first process")? {
+        match clone_sibling(ns::PID, None).doing(|| "clone the container's first process")? {
             Cloned::Child => line.wait_for_permit().doing(|| "wait for the shim"),
             Cloned::Parent { pid, pidfd } => {
                 let told = line.report(&Report::Succeeded { pid }, Some(pidfd.as_fd()));
@@ -235,13 +248,18 @@ impl Users {
 
     /// Gives a pipe to the pod's root, who can give it to the container's user.
     pub(crate) fn hand_over(&self, fd: impl AsFd) -> Result<()> {
-        let stat = fstat(&fd).doing(|| "stat a standard stream")?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::Fifo {
-            return Ok(());
-        }
-        let (uid, gid) = self.root();
-        fchown(fd, Some(uid), Some(gid)).doing(|| "hand over a standard stream")
+        hand_over(fd, (self.uid, self.gid))
     }
+}
+
+/// As [`Users::hand_over`], by the numbers that the root has outside.
+pub(crate) fn hand_over(fd: impl AsFd, (uid, gid): (u32, u32)) -> Result<()> {
+    let stat = fstat(&fd).doing(|| "stat a standard stream")?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Fifo {
+        return Ok(());
+    }
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    fchown(fd, Some(uid), Some(gid)).doing(|| "hand over a standard stream")
 }
 
 /// Becomes the root of the user namespace that was entered.

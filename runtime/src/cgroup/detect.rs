@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{AGENT_LEAF, CgroupError, Hierarchy, V1_CONTROLLERS};
+use super::{AGENT_LEAF, CgroupError, Hierarchy};
 
 /// A mounted cgroup filesystem.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,22 +19,19 @@ struct Mount {
 }
 
 /// The hierarchies in use, seen from `root`: v1 ones when a v1 memory controller is mounted (then v2, if
-/// mounted, has no memory controller), the unified one otherwise.
+/// mounted, has no memory controller), the unified one otherwise. Of v1, those with a `wanted` controller.
 pub(super) fn hierarchies(
     mountinfo: &str,
     own: &str,
     root: &str,
+    wanted: &[&str],
 ) -> Result<Vec<Hierarchy>, CgroupError> {
     let mounts: Vec<Mount> = mountinfo.lines().filter_map(mount).collect();
     let mut found = Vec::new();
     for (controllers, path) in own_paths(own) {
         let unified = controllers.is_empty();
         let names: Vec<String> = controllers.split(',').map(str::to_owned).collect();
-        if !unified
-            && !names
-                .iter()
-                .any(|name| V1_CONTROLLERS.contains(&name.as_str()))
-        {
+        if !unified && !names.iter().any(|name| wanted.contains(&name.as_str())) {
             continue;
         }
         let mount = mounts.iter().find(|mount| {
@@ -121,6 +118,7 @@ fn unescaped(text: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use super::super::V1_CONTROLLERS;
     use super::*;
 
     const HYBRID: &str = "\
@@ -132,7 +130,7 @@ mod tests {
     const HYBRID_OWN: &str = "4:memory:/process/x\n3:blkio:/\n1:cpu,cpuacct:/\n0::/u\n";
 
     fn bases(mountinfo: &str, own: &str, root: &str) -> Vec<String> {
-        let found = hierarchies(mountinfo, own, root).unwrap();
+        let found = hierarchies(mountinfo, own, root, &V1_CONTROLLERS).unwrap();
         found
             .iter()
             .map(|hierarchy| hierarchy.base.display().to_string())
@@ -162,7 +160,7 @@ mod tests {
     fn unified_hierarchy_is_used_when_no_v1_controller_has_memory() {
         let mountinfo = "30 24 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate";
         let own = "0::/system.slice/hanok.service\n";
-        let found = hierarchies(mountinfo, own, "pods").unwrap();
+        let found = hierarchies(mountinfo, own, "pods", &V1_CONTROLLERS).unwrap();
         assert!(found[0].unified);
         assert_eq!(
             found[0].base,
@@ -193,11 +191,11 @@ mod tests {
     #[test]
     fn nothing_mounted_is_an_error_and_odd_lines_are_skipped() {
         assert!(matches!(
-            hierarchies("", HYBRID_OWN, "x"),
+            hierarchies("", HYBRID_OWN, "x", &V1_CONTROLLERS),
             Err(CgroupError::NoHierarchy)
         ));
         assert!(matches!(
-            hierarchies("a b - c\n - \n", "::\nx\n", "x"),
+            hierarchies("a b - c\n - \n", "::\nx\n", "x", &V1_CONTROLLERS),
             Err(CgroupError::NoHierarchy)
         ));
         assert_eq!(unescaped("/a\\040b\\134"), Path::new("/a b\\"));

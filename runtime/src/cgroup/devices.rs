@@ -101,7 +101,7 @@ pub(super) fn restrict_v1(directory: &Path, rules: &[DeviceRule]) -> Result<(), 
 }
 
 /// On v2 the list is a program that the kernel runs at every access.
-pub(super) fn restrict_v2(directory: &Path, rules: &[DeviceRule]) -> Result<(), CgroupError> {
+pub(crate) fn restrict_v2(directory: &Path, rules: &[DeviceRule]) -> Result<(), CgroupError> {
     if rules.iter().any(|rule| rule.access == DeviceAccess::All) {
         return Ok(());
     }

@@ -175,7 +175,7 @@ fn maximum(value: i64) -> String {
 
 /// cpu.shares → cpu.weight: the curve of the OCI runtimes (2 → 1, 1024 → 100, 262144 → 10000), not the old
 /// straight line, which gave a container of one CPU a weight of 39.
-pub(super) fn weight(shares: u64) -> u64 {
+pub(crate) fn weight(shares: u64) -> u64 {
     match shares {
         0..=2 => return 1,
         262_144.. => return 10_000,

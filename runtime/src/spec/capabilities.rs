@@ -68,6 +68,11 @@ const DEFAULT: [&str; 14] = [
     "AUDIT_WRITE",
 ];
 
+/// Every name as the kernel's headers have it.
+pub fn names() -> Vec<String> {
+    NAMES.iter().map(|name| format!("CAP_{name}")).collect()
+}
+
 /// The default set as a mask.
 pub fn default_set() -> u64 {
     DEFAULT
@@ -109,7 +114,8 @@ fn single(name: &str) -> Result<u64, SpecError> {
     })
 }
 
-fn bit(name: &str) -> Option<u64> {
+/// The bit of a name, with or without `CAP_`.
+pub(crate) fn bit(name: &str) -> Option<u64> {
     let upper = name.to_ascii_uppercase();
     let plain = upper.strip_prefix("CAP_").unwrap_or(&upper);
     NAMES

@@ -1,17 +1,18 @@
 //! The mounts of a container, each by descriptor: the source is opened or created detached, gets its
 //! attributes, and is moved onto a destination that was resolved inside the root.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path};
 
 use hanok_shim::protocol::{Mount, MountSource};
 use hanok_shim::sys::mount::{
-    ATTR_ATIME, ATTR_IDMAP, Attributes, PRIVATE, SHARED, SLAVE, mount_setattr,
+    ATTR_ATIME, ATTR_IDMAP, Attributes, PRIVATE, SHARED, SLAVE, UNBINDABLE, mount_setattr,
 };
 use rustix::fs::{CWD, OFlags, PROC_SUPER_MAGIC, fstatfs};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
+    open_tree, unmount,
 };
 
 use super::rootfs::log_of;
@@ -85,8 +86,10 @@ fn clone_flags(recursive: bool) -> OpenTreeFlags {
 pub(crate) fn new_filesystem(fstype: &str, options: &[(String, String)]) -> Result<OwnedFd> {
     let context = fsopen(fstype, FsOpenFlags::FSOPEN_CLOEXEC)
         .doing(|| format!("open filesystem {fstype:?}"))?;
-    // A name for mountinfo; some filesystems refuse to have one.
-    let _ = fsconfig_set_string(&context, "source", fstype);
+    if !options.iter().any(|(key, _)| key == "source") {
+        // A name for mountinfo; some filesystems refuse to have one.
+        let _ = fsconfig_set_string(&context, "source", fstype);
+    }
     for (key, value) in options {
         let set = if value.is_empty() {
             fsconfig_set_flag(&context, key.as_str())
@@ -110,6 +113,23 @@ pub(super) fn place(root: BorrowedFd<'_>, mount: &Mount, source: &OwnedFd) -> Re
     let name = || format!("mount {}", mount.destination);
     apply_attributes(mount, source).doing(name)?;
     attach(source.as_fd(), destination.as_fd()).doing(name)
+}
+
+/// Mounts once more what was [placed](place) from a source that was opened early, so that the list of mounts has the
+/// order in which they were asked for: the kernel sorts it by age.
+pub(super) fn renew(root: BorrowedFd<'_>, mount: &Mount) -> Result<()> {
+    let name = || format!("mount {} in its turn", mount.destination);
+    let path = resolve::check(&mount.destination)?;
+    let placed = resolve::lookup(root, path).doing(name)?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | OpenTreeFlags::AT_RECURSIVE;
+    let clone = open_tree(&placed, "", flags).doing(name)?;
+    let link = format!("/proc/self/fd/{}", placed.as_raw_fd());
+    unmount(link, UnmountFlags::DETACH).doing(name)?;
+    let destination = resolve::lookup(root, path).doing(name)?;
+    attach(clone.as_fd(), destination.as_fd()).doing(name)
 }
 
 /// Moves a detached mount onto what a descriptor is open on.
@@ -165,7 +185,7 @@ fn apply_attributes(mount: &Mount, source: &OwnedFd) -> rustix::io::Result<()> {
 /// The destination, made when it is missing, as what the source is.
 fn destination(root: BorrowedFd<'_>, mount: &Mount, source: &OwnedFd) -> Result<OwnedFd> {
     let path = resolve::check(&mount.destination)?;
-    if !matches!(mount.propagation, 0 | SLAVE | SHARED) {
+    if !matches!(mount.propagation, 0 | SLAVE | SHARED | UNBINDABLE) {
         let message = format!(
             "propagation {:#x} of mount {}",
             mount.propagation, mount.destination

@@ -13,7 +13,7 @@ use rustix::mount::{
     UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount,
     move_mount, open_tree, unmount,
 };
-use rustix::process::{chdir, fchdir, pivot_root};
+use rustix::process::{chdir, chroot, fchdir, pivot_root};
 
 use crate::failure::{Doing, Failure, Result};
 use crate::resolve::open_host;
@@ -183,5 +183,12 @@ pub(super) fn enter(root: BorrowedFd<'_>) -> Result<()> {
     // The old root ends up on top of the new one, where it can be detached without a directory for it.
     pivot_root(".", ".").doing(|| "pivot into the root filesystem")?;
     unmount(".", UnmountFlags::DETACH).doing(|| "detach the node's filesystems")?;
+    chdir("/").doing(|| "enter /")
+}
+
+/// Makes `root` the root of this process alone, in a mount namespace that others use too.
+pub(super) fn change_root(root: BorrowedFd<'_>) -> Result<()> {
+    fchdir(root).doing(|| "enter the root filesystem")?;
+    chroot(".").doing(|| "change the root")?;
     chdir("/").doing(|| "enter /")
 }

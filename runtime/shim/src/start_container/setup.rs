@@ -8,8 +8,9 @@
 //! The process is a fork of the single-threaded shim, so that it may allocate; nothing runs in it but this.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
-use hanok_shim::protocol::{ContainerSpec, Mount, MountSource, Namespace};
+use hanok_shim::protocol::{ContainerSpec, Mount, MountSource, Namespace, Rootfs};
 use hanok_shim::sys::clone::{ns, setns, unshare};
 use hanok_shim::sys::mount::{Attributes, SLAVE, mount_setattr};
 use rustix::fs::OFlags;
@@ -20,16 +21,26 @@ use super::hide::Covers;
 use super::{cgroup_view, dev, hide, mounts, no_sandbox, rootfs, users};
 use crate::channel::Line;
 use crate::failure::{Doing, Failure, Result};
+use crate::host::Host;
+use crate::oci::Bundle;
 use crate::process::{Stdio, become_process, make_cwd, open_terminal, set_limits_and_label};
 use crate::resolve::open_host;
-use crate::shim::Shim;
+use crate::start_sandbox::Sandbox;
 use crate::users::{Users, become_root};
 
 /// What the process works from.
-pub(super) struct Child<'a> {
-    pub(super) shim: &'a Shim,
-    pub(super) spec: &'a ContainerSpec,
-    pub(super) line: &'a Line,
+pub(crate) struct Child<'a> {
+    pub(crate) host: &'a Host,
+    /// The pod's /dev/shm.
+    pub(crate) shm: Option<BorrowedFd<'a>>,
+    /// The user namespace.
+    pub(crate) users: Option<&'a Users>,
+    /// The holder of the pod's namespaces.
+    pub(crate) sandbox: Option<&'a Sandbox>,
+    pub(crate) spec: &'a ContainerSpec,
+    pub(crate) line: &'a Line,
+    /// What only `hanok oci` asks for.
+    pub(crate) bundle: Option<&'a Bundle>,
 }
 
 /// A process in its namespaces, with all that it needs from the node.
@@ -45,9 +56,12 @@ struct Ready {
 
 impl Child<'_> {
     /// Goes all the way to the container's program. Returns only when a step failed.
-    pub(super) fn run(&self, stdio: Option<Stdio>) -> Failure {
+    pub(crate) fn run(&self, stdio: Option<Stdio>) -> Failure {
         match self.prepare(stdio) {
-            Ok(stdio) => become_process(&self.shim.host, &self.spec.process, stdio, self.line),
+            Ok(stdio) => {
+                let gate = self.bundle.map(|bundle| &bundle.gate);
+                become_process(self.host, &self.spec.process, stdio, self.line, gate)
+            }
             Err(failure) => failure,
         }
     }
@@ -61,7 +75,7 @@ impl Child<'_> {
             sources,
             covers,
             mut joined,
-        } = match &self.shim.users {
+        } = match self.users {
             Some(users) => self.cross_over(users)?,
             None => self.stay()?,
         };
@@ -72,32 +86,43 @@ impl Child<'_> {
             None => self.open_console(root.as_fd())?,
         };
         make_cwd(root.as_fd(), &self.spec.process.cwd)?;
+        if let Some(bundle) = self.bundle {
+            self.join_cgroups(&mut joined)?;
+            bundle.prepared(self.line)?;
+        }
         hide::make_readonly(root.as_fd(), &self.spec.readonly_paths)?;
         covers.mask(root.as_fd(), &self.spec.masked_paths)?;
         self.join_cgroups(&mut joined)?;
-        rootfs::enter(root.as_fd())?;
+        match self.shares_mounts() {
+            true => rootfs::change_root(root.as_fd())?,
+            false => rootfs::enter(root.as_fd())?,
+        }
         if self.spec.readonly_rootfs {
             rootfs::make_readonly(root.as_fd())?;
         }
         self.set_names()?;
-        if self.shim.users.is_none() {
-            set_limits_and_label(&self.shim.host, &self.spec.process)?;
+        if let Some(bundle) = self.bundle {
+            bundle.apply(root.as_fd(), self.spec)?;
+        }
+        if self.users.is_none() {
+            set_limits_and_label(self.host, &self.spec.process)?;
         }
         Ok(stdio)
     }
 
     /// On the node's users: everything is done by its root, in the container's own namespaces.
     fn stay(&self) -> Result<Ready> {
-        let shm = self.shim.shm.as_ref().map(AsFd::as_fd);
-        let sources = mounts::open_early(&self.spec.mounts, shm)?;
+        let sources = mounts::open_early(&self.spec.mounts, self.shm)?;
         self.join_namespaces()?;
-        unshare(ns::MNT | self.new_namespaces()).doing(|| "make namespaces")?;
-        receive_only()?;
-        let root = rootfs::attach(&self.spec.rootfs, &self.shim.host.rootfs_mount)?;
+        unshare(self.new_namespaces()).doing(|| "make namespaces")?;
+        if !self.shares_mounts() {
+            receive_only()?;
+        }
+        let root = rootfs::attach(&self.spec.rootfs, self.root_mount())?;
         Ok(Ready {
             root,
             sources,
-            covers: Covers::open(&self.shim.host)?,
+            covers: Covers::open(self.host)?,
             joined: false,
         })
     }
@@ -106,9 +131,8 @@ impl Child<'_> {
     /// opened, layers mounted, device nodes made, limits and labels set. All mounts of it are detached, and put in
     /// their places by the pod's root.
     fn cross_over(&self, users: &Users) -> Result<Ready> {
-        let host = &self.shim.host;
-        let shm = self.shim.shm.as_ref().map(AsFd::as_fd);
-        let early = mounts::open_early(&self.spec.mounts, shm)?;
+        let host = self.host;
+        let early = mounts::open_early(&self.spec.mounts, self.shm)?;
         self.join_namespaces()?;
         unshare(ns::MNT).doing(|| "make a mount namespace")?;
         receive_only()?;
@@ -125,7 +149,7 @@ impl Child<'_> {
             }
         };
         users.enter(self.line, pid_namespace)?;
-        unshare(ns::MNT | self.new_namespaces()).doing(|| "make namespaces")?;
+        unshare(self.new_namespaces()).doing(|| "make namespaces")?;
         let mut joined = false;
         self.make_cgroup_namespace(&mut joined)?;
         // As long as the process still owns the node's directories.
@@ -158,7 +182,7 @@ impl Child<'_> {
         if of_pod == 0 {
             return Ok(());
         }
-        let sandbox = self.shim.sandbox.as_ref().ok_or_else(no_sandbox)?;
+        let sandbox = self.sandbox.ok_or_else(no_sandbox)?;
         setns(sandbox.pidfd(), of_pod).doing(|| "join the pod's namespaces")
     }
 
@@ -171,13 +195,35 @@ impl Child<'_> {
         new.fold(0, |bits, (_, bit)| bits | bit)
     }
 
-    fn kinds(&self) -> [(&Namespace, u64); 3] {
+    /// The last is that of the mounts: paths mean something else once it is joined.
+    fn kinds(&self) -> [(&Namespace, u64); 4] {
         let namespaces = &self.spec.namespaces;
         [
             (&namespaces.net, ns::NET),
             (&namespaces.ipc, ns::IPC),
             (&namespaces.uts, ns::UTS),
+            (self.mount_namespace(), ns::MNT),
         ]
+    }
+
+    /// Always its own, but for a bundle that wants it otherwise.
+    fn mount_namespace(&self) -> &Namespace {
+        self.bundle
+            .map_or(&Namespace::New, |bundle| &bundle.mount_namespace)
+    }
+
+    /// Whether its mounts are in a mount namespace that others use too.
+    fn shares_mounts(&self) -> bool {
+        *self.mount_namespace() != Namespace::New
+    }
+
+    /// Where the root filesystem is mounted: in a namespace that others use, on itself, so that it can be
+    /// found and unmounted again.
+    fn root_mount(&self) -> &Path {
+        match &self.spec.rootfs {
+            Rootfs::Dir(dir) if self.shares_mounts() => Path::new(dir),
+            _ => &self.host.rootfs_mount,
+        }
     }
 
     fn mount_all(
@@ -193,10 +239,14 @@ impl Child<'_> {
         for (mount, early) in self.spec.mounts.iter().zip(early) {
             if mount.source == MountSource::Cgroup {
                 self.join_cgroups(joined)?;
-                cgroup_view::mount(root, &self.shim.host, mount)?;
+                cgroup_view::mount(root, self.host, mount)?;
                 continue;
             }
+            let is_early = early.is_some();
             mounts::place(root, mount, &source(mount, early)?)?;
+            if is_early && self.bundle.is_some() {
+                mounts::renew(root, mount)?;
+            }
         }
         Ok(())
     }
@@ -237,7 +287,7 @@ impl Child<'_> {
             sethostname(hostname.as_bytes()).doing(|| "set the host name")?;
         }
         for (name, value) in &self.spec.sysctls {
-            self.shim.host.write_sysctl(name, value)?;
+            self.host.write_sysctl(name, value)?;
         }
         Ok(())
     }

@@ -53,9 +53,9 @@ pub fn clone_process(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<
 }
 
 /// As [`clone_process`], but the new process is a child of the caller's parent, which hears of its end.
-pub fn clone_sibling(namespaces: u64) -> Result<Cloned> {
+pub fn clone_sibling(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned> {
     // The signal is the one that the caller's own end has; clone3 wants none named.
-    clone_as(0, namespaces | libc::CLONE_PARENT as u64, None)
+    clone_as(0, namespaces | libc::CLONE_PARENT as u64, cgroup)
 }
 
 fn clone_as(signal: u64, flags: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned> {

@@ -25,6 +25,8 @@ pub const PRIVATE: u64 = libc::MS_PRIVATE;
 pub const SLAVE: u64 = libc::MS_SLAVE;
 /// `MS_SHARED`: receives and sends.
 pub const SHARED: u64 = libc::MS_SHARED;
+/// `MS_UNBINDABLE`: no propagation, and not to be cloned.
+pub const UNBINDABLE: u64 = libc::MS_UNBINDABLE;
 
 /// What [`mount_setattr`] changes; all zeroes change nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! What a process becomes between clone and exec: seccomp filter, resource limits, keyring.
 
+use std::os::fd::{FromRawFd, OwnedFd};
+
 use rustix::io::Errno;
 
 use super::{Result, check, check_int, last_errno};
@@ -113,6 +115,27 @@ pub fn kill(pid: i32, signal: i32) -> Result<()> {
         return Ok(());
     }
     Err(last_errno())
+}
+
+/// Takes over a descriptor that this process was started with, named by its number, and marks it
+/// close-on-exec. To be called before anything is opened: a number that is free then is refused (`EBADF`).
+pub fn take_inherited(fd: i32) -> Result<OwnedFd> {
+    // SAFETY: a query and a flag; a number that is not open is an error.
+    check_int(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) })?;
+    // SAFETY: it is open, and a descriptor that exec brought in has no owner in this program yet.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sets the execution domain (personality(2)).
+pub fn set_personality(domain: u32) -> Result<()> {
+    // SAFETY: changes how later execs lay out memory, nothing of the running program.
+    check_int(unsafe { libc::personality(libc::c_ulong::from(domain)) }).map(drop)
+}
+
+/// Sets the NIS domain name of the UTS namespace.
+pub fn set_domainname(name: &[u8]) -> Result<()> {
+    // SAFETY: the kernel reads the given number of bytes.
+    check_int(unsafe { libc::setdomainname(name.as_ptr().cast(), name.len()) }).map(drop)
 }
 
 /// Sends a signal to the process of a pidfd; `ESRCH` when it has ended.

@@ -1,0 +1,11 @@
+//! Bundles run by the OCI command line's code, as root, with the built `hanok-shim`. Hooks need a process with one
+//! thread, which a test is not: the conformance programs try them.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+#[path = "oci/rig.rs"]
+mod rig;
+
+#[path = "oci/confine.rs"]
+mod confine;
+#[path = "oci/life.rs"]
+mod life;

@@ -1,0 +1,141 @@
+//! The life of a container: what comes when, and what is left.
+
+use std::fs;
+
+use hanok_runtime::oci::{OciError, Status};
+use hanok_shim::protocol::FailureKind;
+use serde_json::json;
+
+use crate::rig::Bundle;
+
+#[test]
+fn root_a_program_waits_for_its_start_and_leaves_nothing() {
+    let bundle = Bundle::new("hostname > /out; read name < /proc/self/cgroup; echo $name >> /out");
+    bundle.create().unwrap();
+    assert_eq!(bundle.status(), Status::Created);
+    assert!(!bundle.root().join("out").exists());
+    let cgroups = bundle.runtime.state(&bundle.id).unwrap().cgroups;
+    assert!(!cgroups.is_empty() && cgroups.iter().all(|dir| dir.is_dir()));
+    assert!(bundle.runtime.start(&bundle.id).unwrap().is_empty());
+    bundle.wait();
+    let out = bundle.out();
+    assert!(out.starts_with("room\n") && out.ends_with(":/\n"), "{out}");
+    assert!(bundle.runtime.start(&bundle.id).is_err());
+    assert!(bundle.runtime.kill(&bundle.id, "KILL", false).is_err());
+    bundle.runtime.delete(&bundle.id, false).unwrap();
+    bundle.assert_gone(&cgroups);
+}
+
+#[test]
+fn root_what_is_not_stopped_is_not_deleted_and_not_created_again() {
+    let bundle = Bundle::new("sleep 100");
+    bundle.create().unwrap();
+    assert!(bundle.runtime.delete(&bundle.id, false).is_err());
+    assert!(matches!(bundle.create(), Err(OciError::Exists(_))));
+    assert_eq!(bundle.status(), Status::Created);
+    bundle.runtime.start(&bundle.id).unwrap();
+    assert!(bundle.runtime.delete(&bundle.id, false).is_err());
+    assert_eq!(bundle.status(), Status::Running);
+    let record = bundle.runtime.state(&bundle.id).unwrap();
+    assert_eq!(bundle.runtime.processes(&bundle.id).unwrap(), [record.pid]);
+    bundle.runtime.kill(&bundle.id, "SIGKILL", false).unwrap();
+    bundle.wait();
+    bundle.runtime.delete(&bundle.id, false).unwrap();
+    bundle.assert_gone(&record.cgroups);
+}
+
+#[test]
+fn root_a_failed_creation_leaves_nothing() {
+    let mut bundle = Bundle::new("true");
+    bundle.config["linux"]["cgroupsPath"] = json!(bundle.id);
+    bundle.config["process"]["args"] = json!(["/bin/nothing"]);
+    let failed = bundle.create().unwrap_err();
+    let kind = FailureKind::CommandNotFound;
+    assert!(
+        matches!(failed, OciError::Process { kind: k, .. } if k == kind),
+        "{failed:?}"
+    );
+    bundle.assert_gone(&[]);
+    bundle.config["process"]["args"] = json!(["/bin/true"]);
+    bundle.config["mounts"][0]["options"] = json!(["no-such-option"]);
+    assert!(bundle.create().is_err());
+    bundle.assert_gone(&[]);
+    bundle.config["mounts"][0]["options"] = json!([]);
+    bundle.config["linux"]["resources"] =
+        json!({ "hugepageLimits": [{ "pageSize": "3MB", "limit": 1 }] });
+    assert!(bundle.create().is_err());
+    bundle.assert_gone(&[]);
+    bundle.config["linux"]["resources"] = json!({});
+    bundle.run();
+}
+
+#[test]
+fn root_an_exec_is_inside_and_its_exit_code_is_told() {
+    let bundle = Bundle::new("sleep 100");
+    bundle.create().unwrap();
+    bundle.runtime.start(&bundle.id).unwrap();
+    assert_eq!(bundle.exec("hostname > /out; exit 7").unwrap(), 7);
+    assert_eq!(bundle.out(), "room\n");
+    assert_eq!(bundle.exec("kill -9 $$").unwrap(), 128 + 9);
+    let options = hanok_runtime::oci::ExecOptions {
+        args: vec!["/bin/nothing".into()],
+        ..Default::default()
+    };
+    assert!(bundle.runtime.exec(&bundle.id, &options).is_err());
+    bundle.runtime.delete(&bundle.id, true).unwrap();
+    assert!(bundle.exec("true").is_err());
+}
+
+#[test]
+fn root_limits_are_in_force_and_gone_with_the_container() {
+    let mut bundle = Bundle::new("sleep 100");
+    bundle.config["linux"]["resources"] =
+        json!({ "pids": { "limit": 33 }, "memory": { "limit": 50 << 20 } });
+    bundle.create().unwrap();
+    let record = bundle.runtime.state(&bundle.id).unwrap();
+    let read = |file: &str| {
+        let path = record
+            .cgroups
+            .iter()
+            .map(|dir| dir.join(file))
+            .find(|path| path.exists());
+        fs::read_to_string(path.unwrap()).unwrap().trim().to_owned()
+    };
+    assert_eq!(read("pids.max"), "33");
+    let memory = if record.cgroups.len() == 1 {
+        "memory.max"
+    } else {
+        "memory.limit_in_bytes"
+    };
+    assert_eq!(read(memory), (50 << 20).to_string());
+    bundle.runtime.delete(&bundle.id, true).unwrap();
+    bundle.assert_gone(&record.cgroups);
+}
+
+#[test]
+fn root_users_of_a_user_namespace_are_nobody_outside() {
+    let mut bundle = Bundle::new("cat /proc/self/uid_map > /tmp/out; id -u >> /tmp/out; sleep 100");
+    let linux = &mut bundle.config["linux"];
+    linux["namespaces"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({ "type": "user" }));
+    linux["uidMappings"] = json!([{ "containerID": 0, "hostID": 70_000, "size": 1000 }]);
+    linux["gidMappings"] = linux["uidMappings"].clone();
+    // The bundle's files belong to the node's root, whom the container cannot be.
+    let tmp = bundle.root().join("tmp");
+    std::os::unix::fs::chown(&tmp, Some(70_000), Some(70_000)).unwrap();
+    fs::set_permissions(
+        bundle.dir.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
+    bundle.create().unwrap();
+    bundle.runtime.start(&bundle.id).unwrap();
+    assert_eq!(bundle.exec("id -u > /tmp/exec").unwrap(), 0);
+    assert_eq!(fs::read_to_string(tmp.join("exec")).unwrap(), "0\n");
+    let pid = bundle.runtime.state(&bundle.id).unwrap().pid;
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    assert!(status.contains("Uid:\t70000\t70000"), "{status}");
+    bundle.runtime.delete(&bundle.id, true).unwrap();
+}
