@@ -11,7 +11,7 @@ CONTROL_PLANE := etcd kube-apiserver kube-controller-manager kube-scheduler kube
 SUITE := e2e.test ginkgo nonewprivs
 PEER_NODE := kubelet containerd containerd-shim-runc-v2 ctr
 
-.PHONY: build demo test lint unit stories conformance cluster-up cluster-down cluster-status cluster-programs bench
+.PHONY: build demo test lint unit stories conformance oci-conformance bench-runtime cluster-up cluster-down cluster-status cluster-programs bench
 
 # The release build of hanok, with the static hanok-shim and hanok-pause beside it, in target/release.
 build:
@@ -47,6 +47,14 @@ conformance: build cluster-programs
 	e2e/controlplane/build.sh target/bin $(SUITE) $(if $(filter kubelet,$(PEER)),$(PEER_NODE))
 	$(LAB) conformance --focus '$(FOCUS)' --skip '$(SKIP)' --procs $(PROCS) $(if $(filter kubelet,$(PEER)),--peer)
 
+# The validation programs of OCI's runtime-tools against `hanok oci` and Debian's runc, side by side. PROGRAMS="kill state"
+# runs only these.
+oci-conformance: build
+	e2e/install.sh oci
+	e2e/ociconform/build.sh target/oci
+	$(CARGO) build --locked --quiet --workspace --bin hanok-lab
+	$(LAB) oci-conformance --programs target/oci --known e2e/ociconform/known-failures $(PROGRAMS)
+
 # A control plane and two nodes in network namespaces, to play with; kubeconfigs in target/cluster.
 cluster-up: build cluster-programs
 	$(LAB) up
@@ -72,3 +80,8 @@ ifeq ($(PEER),kubelet)
 else
 	$(LAB) bench
 endif
+
+# hanok oci beside runc, crun and a floor: a container that ends at once, and an exec.
+bench-runtime: build
+	e2e/install.sh oci
+	e2e/bench-runtime.sh target/release/hanok

@@ -3,7 +3,7 @@
 # Starts no service and replaces none: docker-registry and nginx, whose packages would start one, are only unpacked
 # to target/bin.
 #
-#   install.sh build|demo|test|conformance|peer ...
+#   install.sh build|demo|test|conformance|oci|peer ...
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -15,6 +15,7 @@ for what in "$@"; do
     demo) packages+=(busybox-static iproute2 nftables) ;;
     test) packages+=(busybox-static iproute2 nftables curl ca-certificates util-linux) programs+=(usr/bin/docker-registry) ;;
     conformance) packages+=(bash-static curl util-linux) programs+=(usr/sbin/nginx) ;;
+    oci) packages+=(runc crun busybox-static util-linux) ;;
     peer) packages+=(runc containernetworking-plugins iptables conntrack) ;;
     *)
         echo "install.sh: unknown purpose \"$what\"" >&2

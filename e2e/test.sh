@@ -31,5 +31,6 @@ step make --no-print-directory lint
 step make --no-print-directory unit
 step make --no-print-directory stories
 step make --no-print-directory conformance
+step make --no-print-directory oci-conformance
 printf '\n%s passed, %s failed\n' "$passed" "$failed"
 [ "$failed" = 0 ] && [ "$passed" != 0 ]

@@ -15,7 +15,7 @@
 //! maker was killed come down as well.
 
 mod audit;
-mod cgroup;
+pub(crate) mod cgroup;
 mod control_plane;
 mod down;
 mod node;

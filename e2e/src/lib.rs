@@ -16,6 +16,7 @@ pub mod lab;
 pub mod leak;
 pub mod manifest;
 pub mod network;
+pub mod oci_conformance;
 pub mod paths;
 pub mod pki;
 pub mod process;

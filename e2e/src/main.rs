@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use hanok_e2e::lab::{Lab, NODES};
-use hanok_e2e::{bench, conformance, image};
+use hanok_e2e::{bench, conformance, image, oci_conformance};
 
 /// A control plane, a registry and nodes in network namespaces of this machine.
 #[derive(Debug, Parser)]
@@ -46,6 +46,14 @@ enum Command {
     Bench(bench::Options),
     /// Runs Kubernetes' conformance suite on a lab of its own; verdicts in target/conformance.
     Conformance(conformance::Options),
+    /// Runs the OCI validation programs against `hanok oci` and runc.
+    OciConformance(oci_conformance::Options),
+    /// A part of oci-conformance.
+    #[command(hide = true)]
+    OciConformanceWorker {
+        /// What to do.
+        task: std::path::PathBuf,
+    },
     /// Starts, stops or kills the agent of a node.
     Node {
         /// n1, n2, or peer for the kubelet node.
@@ -80,6 +88,15 @@ fn run(cli: Cli) -> Result<()> {
         Command::Images { only, push } => images(&only, push.as_deref()),
         Command::Conformance(options) => conformance::run(&lab, &options),
         Command::Bench(options) => bench::run(&lab, &options),
+        Command::OciConformance(options) => {
+            let report = oci_conformance::run(&options)?;
+            print!("{report}");
+            match report.is_good() {
+                true => Ok(()),
+                false => bail!("programs fail that should not"),
+            }
+        }
+        Command::OciConformanceWorker { task } => oci_conformance::inside::work(&task),
         Command::Node { name, action } if name == "peer" => match action.as_str() {
             "start" => lab.peer().start(),
             "stop" => lab.peer().stop(),

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Program, ExitCode};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use hanok_runtime::oci::{CreateOptions, ExecOptions, RunOptions, Runtime, features};
 
 use log::Log;
@@ -272,6 +272,7 @@ fn create_options(given: CreateArgs) -> Result<CreateOptions> {
     if given.no_new_keyring {
         bail!("--no-new-keyring is not supported: keys of the caller would be the container's");
     }
+    check_preserved(given.preserve_fds)?;
     Ok(CreateOptions {
         bundle: given.bundle,
         console_socket: given.console_socket.as_deref().map(absolute).transpose()?,
@@ -281,6 +282,7 @@ fn create_options(given: CreateArgs) -> Result<CreateOptions> {
 }
 
 fn exec_options(given: ExecArgs) -> Result<ExecOptions> {
+    check_preserved(given.preserve_fds)?;
     Ok(ExecOptions {
         process: given.process,
         args: given.args,
@@ -298,6 +300,15 @@ fn exec_options(given: ExecArgs) -> Result<ExecOptions> {
         pid_file: given.pid_file.as_deref().map(absolute).transpose()?,
         preserve_fds: given.preserve_fds,
     })
+}
+
+/// Before anything is opened: a number that is free would become a descriptor of ours, and the container's.
+fn check_preserved(count: u32) -> Result<()> {
+    for fd in 3..count.saturating_add(3) {
+        let open = std::fs::symlink_metadata(format!("/proc/self/fd/{fd}")).is_ok();
+        ensure!(open, "--preserve-fds {count}: descriptor {fd} is not open");
+    }
+    Ok(())
 }
 
 /// The working directory changes on the way.

@@ -35,7 +35,7 @@ impl Hierarchy {
 ///
 /// # Errors
 /// When /proc cannot be read.
-pub(super) fn hierarchies() -> Result<Vec<Hierarchy>> {
+pub(crate) fn hierarchies() -> Result<Vec<Hierarchy>> {
     let memberships = fs::read_to_string("/proc/self/cgroup").context("/proc/self/cgroup")?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").context("/proc/self/mountinfo")?;
     Ok(parse(&memberships, &mounts))
@@ -104,7 +104,7 @@ pub(super) fn create_common(lab: &Lab, machine: &str) -> Result<String> {
 }
 
 /// A v1 cpuset begins empty and takes no process until it has CPUs and memory nodes; parents first.
-fn inherit_cpuset(dir: &Path) -> Result<()> {
+pub(crate) fn inherit_cpuset(dir: &Path) -> Result<()> {
     let (Some(parent), true) = (dir.parent(), dir.join("cpuset.cpus").exists()) else {
         return Ok(());
     };
