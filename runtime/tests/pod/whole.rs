@@ -148,12 +148,7 @@ fn root_pods_reach_each_other_by_address_and_leave_no_lease() {
         tokio::time::timeout(PATIENCE, waiting).await.unwrap();
         let log = fs::read_to_string(base.join("logs/client/c/0.log")).unwrap();
         assert!(log.trim_end().ends_with("F hello"), "{log}");
-        for pod in runtime.stats(None, StatsDetail::All).await.unwrap() {
-            let interface = &pod.interfaces[0];
-            assert_eq!(interface.name, "eth0");
-            assert!(interface.rx.bytes > 0 && interface.tx.packets > 0);
-        }
-
+        assert_traffic_is_counted(&runtime).await;
         crate::guard::assert_closed_to_users(base);
         // Another agent; what it does not know of must not lose its lease.
         drop(runtime);
@@ -190,6 +185,15 @@ fn root_pods_reach_each_other_by_address_and_leave_no_lease() {
         drop(runtime);
         crate::rig::remove_cgroup_roots(&name);
     });
+}
+
+/// What goes through pods' interfaces is counted.
+async fn assert_traffic_is_counted(runtime: &Runtime) {
+    for pod in runtime.stats(None, StatsDetail::All).await.unwrap() {
+        let interface = &pod.interfaces[0];
+        assert_eq!(interface.name, "eth0");
+        assert!(interface.rx.bytes > 0 && interface.tx.packets > 0);
+    }
 }
 
 /// An OCI layout with one image of one layer: busybox. `/data` is a volume of it, and belongs to user 1000.
