@@ -8,6 +8,7 @@
 //! Progress is read from what nobody cleans away: an app container in the sandbox means that init is over,
 //! and the last init container found means that those before it are done.
 
+mod change;
 mod init;
 #[cfg(test)]
 mod tests;
@@ -20,10 +21,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::back_off::{self, Step, after};
-use super::labels;
 use super::observation::{self, Observation, timestamp};
 use super::probe::{FailedProbe, ProbeResults};
-use super::resize;
 use super::spec::{self, ContainerKind, Exit};
 
 /// Everything a plan is made from.
@@ -121,7 +120,7 @@ pub fn plan(inputs: &Inputs<'_>) -> PodActions {
     if !sources.is_empty() {
         // Half of a start is no ground for a plan.
         if inputs.starting.is_empty() {
-            actions.reset = plan_reset(inputs, &sources);
+            actions.reset = change::reset(inputs, &sources);
         }
         return actions;
     }
@@ -135,7 +134,7 @@ pub fn plan(inputs: &Inputs<'_>) -> PodActions {
         }
     }
     plan_ephemeral(inputs, &mut actions);
-    plan_resize(inputs, &mut actions);
+    change::resize(inputs, &mut actions);
     match init::plan(inputs, &mut actions) {
         init::Progress::Busy => {}
         init::Progress::Failed => actions = stop_pod(),
@@ -198,23 +197,6 @@ fn has_run(inputs: &Inputs<'_>, name: &str) -> bool {
     inputs.seen.records_of(name).any(started) || inputs.seen.lost(name).is_some()
 }
 
-/// The records to take away for a restart of all: the last container first, whoever caused it at the end, so that an
-/// agent that dies in the middle is followed by one that goes on.
-fn plan_reset(inputs: &Inputs<'_>, sources: &[&api::Container]) -> Vec<ContainerId> {
-    let containers = spec::init_containers(inputs.pod)
-        .iter()
-        .chain(spec::app_containers(inputs.pod));
-    let mut names: Vec<_> = containers.map(|container| &container.name).collect();
-    names.reverse();
-    let is_source = |id: &ContainerId| sources.iter().any(|source| source.id == *id);
-    let records = names.iter().flat_map(|name| inputs.seen.records_of(name));
-    let others = records
-        .map(|record| record.id.clone())
-        .filter(|id| !is_source(id));
-    let sources = sources.iter().map(|source| source.id.clone());
-    others.chain(sources).collect()
-}
-
 /// How the container ended, or will have ended when its sandbox is gone.
 fn ended(inputs: &Inputs<'_>, name: &str) -> Option<Exit> {
     let running = inputs
@@ -235,25 +217,6 @@ fn plan_ephemeral(inputs: &Inputs<'_>, actions: &mut PodActions) {
     for container in spec::ephemeral_containers(inputs.pod) {
         if !has_run(inputs, &container.name) {
             start(inputs, &container, actions);
-        }
-    }
-}
-
-/// Running containers with other limits than the pod has been promised. Those that want to begin anew are stopped.
-fn plan_resize(inputs: &Inputs<'_>, actions: &mut PodActions) {
-    let init = spec::init_containers(inputs.pod).iter();
-    for container in init.chain(spec::app_containers(inputs.pod)) {
-        let running = inputs
-            .seen
-            .current(&container.name)
-            .filter(|record| record.state == ContainerState::Running);
-        let Some(record) = running else { continue };
-        match resize::change(inputs.pod, container, record) {
-            None => {}
-            Some(change) if change.needs_restart(container) => {
-                actions.stop.push(stop(record, StopReason::Resize));
-            }
-            Some(_) => actions.resize.push(record.id.clone()),
         }
     }
 }
@@ -312,25 +275,9 @@ fn judge(inputs: &Inputs<'_>, kind: ContainerKind, container: &Container) -> Ver
             Some(why) => Verdict::Stop(why),
             None => Verdict::Keep,
         },
-        ContainerState::Exited if replaced(inputs.pod, container, record) => Verdict::Start,
+        ContainerState::Exited if change::replaced(inputs.pod, container, record) => Verdict::Start,
         ContainerState::Exited => observation::exit(record).map_or(Verdict::Start, restarts),
     }
-}
-
-/// Whether the container's definition is not the one that the record was made from.
-fn definition_changed(container: &Container, record: &api::Container) -> bool {
-    let made_from = record.config.annotations.get(labels::HASH);
-    made_from.is_some_and(|hash| *hash != labels::container_hash(container))
-}
-
-/// Whether an ended container was stopped because its definition or its resources changed: it starts whatever the
-/// policy says. One that ended by itself before the change keeps its end.
-fn replaced(pod: &Pod, container: &Container, record: &api::Container) -> bool {
-    let signalled = record.exit_code > 128;
-    let resized = || {
-        resize::change(pod, container, record).is_some_and(|change| change.needs_restart(container))
-    };
-    signalled && (definition_changed(container, record) || resized())
 }
 
 /// Why a running container has to be stopped.
@@ -339,7 +286,7 @@ fn stop_reason(
     container: &Container,
     record: &api::Container,
 ) -> Option<StopReason> {
-    if definition_changed(container, record) {
+    if change::of_definition(container, record) {
         return Some(StopReason::DefinitionChanged);
     }
     inputs.probes.failure(&record.id).map(StopReason::Probe)

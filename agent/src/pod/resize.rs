@@ -170,7 +170,7 @@ pub fn change(pod: &Pod, container: &Container, record: &api::Container) -> Opti
 }
 
 /// The limits of a container that can change while it runs.
-pub fn limits(pod: &Pod, container: &Container) -> Resources {
+fn limits(pod: &Pod, container: &Container) -> Resources {
     // The node's memory only weighs in what never changes.
     let all = resources::container_resources(pod, container, 0);
     Resources {
@@ -179,6 +179,20 @@ pub fn limits(pod: &Pod, container: &Container) -> Resources {
         cpu_period: all.cpu_period,
         memory_limit: all.memory_limit,
         ..Resources::default()
+    }
+}
+
+/// The limits to give to a container that runs. A limit that is to go has to be named: none would leave it as it is.
+pub fn wanted(pod: &Pod, container: &Container, record: &api::Container) -> Resources {
+    let (wanted, has) = (limits(pod, container), &record.config.resources);
+    let named = |wanted: i64, has: i64| match (wanted, has > 0) {
+        (0, true) => -1,
+        _ => wanted,
+    };
+    Resources {
+        cpu_quota: named(wanted.cpu_quota, has.cpu_quota),
+        memory_limit: named(wanted.memory_limit, has.memory_limit),
+        ..wanted
     }
 }
 
@@ -308,6 +322,19 @@ mod tests {
             [needs(true, false), needs(false, true), needs(true, true)],
             [false, true, true]
         );
+    }
+
+    #[test]
+    fn a_limit_that_goes_is_named_and_then_in_force() {
+        let before = pod(of("1", "1Gi"));
+        let mut record = running(&before, "a");
+        let after = pod(json!({"requests": {"cpu": "1", "memory": "1Gi"}}));
+        let container = &spec::app_containers(&after)[0];
+        let wanted = wanted(&after, container, &record);
+        assert_eq!((wanted.cpu_quota, wanted.memory_limit), (-1, -1));
+        record.config.resources.cpu_quota = wanted.cpu_quota;
+        record.config.resources.memory_limit = wanted.memory_limit;
+        assert_eq!(change(&after, container, &record), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 
 mod conditions;
 mod container;
+mod lost;
 mod phase;
 mod resources;
 #[cfg(test)]

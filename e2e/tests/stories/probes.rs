@@ -74,7 +74,7 @@ fn probes_that_fail_say_so_in_the_known_words(space: &Space<'_>) -> Result<()> {
             "https",
             json!({"httpGet": {"port": 8080, "scheme": "HTTPS"}}),
             "Readiness probe failed: Get \"https://",
-            "http: server gave HTTP response to HTTPS client",
+            ":8080/\": EOF",
         ),
         (
             "exec",

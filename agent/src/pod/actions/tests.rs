@@ -1,6 +1,7 @@
 //! One law per test: what is planned for which observation.
 
 use super::*;
+use crate::pod::labels;
 use crate::pod::sample::{self, exited, pod, record, running, sandbox, view};
 use hanok_runtime::api::PodView;
 use k8s_openapi::api::core::v1::PodStatus;

@@ -7,10 +7,10 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{Ending, Inputs, Waiting, resources, status_of};
+use super::{Ending, Inputs, Waiting, lost, resources, status_of};
 use crate::pod::back_off::go_duration;
-use crate::pod::observation::{self, LOST_EXIT_CODE, LOST_REASON, UNKNOWN_EXIT_CODE, timestamp};
-use crate::pod::spec::{self, ContainerKind, Exit};
+use crate::pod::observation::{self, UNKNOWN_EXIT_CODE, timestamp};
+use crate::pod::spec::{self, ContainerKind};
 
 /// The runtime's name in container ids.
 pub(super) const RUNTIME: &str = "hanok";
@@ -55,7 +55,7 @@ fn status(inputs: &Inputs<'_>, kind: ContainerKind, container: &Container) -> Co
     };
     let mut status = match records.next() {
         Some(newest) => of_record(inputs, kind, container, newest, records.next(), base),
-        None => without_record(inputs, kind, container, base),
+        None => lost::status(inputs, kind, container, base),
     };
     let state = status.state.as_ref();
     let running = state.is_some_and(|state| state.running.is_some());
@@ -117,8 +117,15 @@ fn of_record(
         false => ended,
     };
     let before = before.map(terminated_state).or_else(|| {
-        let same = old.filter(|old| old.container_id == Some(container_id(newest)));
-        same.and_then(|old| old.last_state.clone())
+        let old = old?;
+        let end = old
+            .state
+            .as_ref()
+            .and_then(|state| state.terminated.clone());
+        // The run before has no record any more; the last status knows how it ended.
+        let of_another = old.container_id != Some(container_id(newest));
+        let end = end.filter(|_| of_another).map(terminated_state);
+        end.or_else(|| old.last_state.clone())
     });
     let signal = Some(newest.config.stop_signal.clone());
     ContainerStatus {
@@ -177,121 +184,6 @@ fn restart_waiting(
     (old_sandbox && restarts).then(|| default_waiting(inputs))
 }
 
-/// The status of a container that the runtime does not know.
-fn without_record(
-    inputs: &Inputs<'_>,
-    kind: ContainerKind,
-    container: &Container,
-    base: ContainerStatus,
-) -> ContainerStatus {
-    let reason = inputs.facts.waiting.get(&container.name).cloned();
-    let reason = reason.unwrap_or_else(|| default_waiting(inputs));
-    let old = status_of(inputs.last, &container.name);
-    let Some((old, ended)) = old.and_then(|old| lost_end(inputs, old).map(|ended| (old, ended)))
-    else {
-        if kind == ContainerKind::Init && is_initialized(inputs) {
-            return ContainerStatus {
-                state: Some(terminated_state(init_presumed_done())),
-                ..base
-            };
-        }
-        return ContainerStatus {
-            state: Some(waiting(reason)),
-            ..base
-        };
-    };
-    let kept = ContainerStatus {
-        image: old.image.clone(),
-        image_id: old.image_id.clone(),
-        container_id: old.container_id.clone(),
-        restart_count: old.restart_count,
-        ..base
-    };
-    let was_running = old
-        .state
-        .as_ref()
-        .is_some_and(|state| state.running.is_some());
-    let waited = old
-        .state
-        .as_ref()
-        .is_some_and(|state| state.waiting.is_some());
-    let resets = ended.reason.as_deref() == Some(spec::RESTARTING_ALL);
-    if kind == ContainerKind::Init && was_running && is_initialized(inputs) && !resets {
-        return ContainerStatus {
-            state: Some(terminated_state(init_presumed_done())),
-            ..kept
-        };
-    }
-    let exit = Exit {
-        code: ended.exit_code,
-        reason: ended.reason.clone().unwrap_or_default(),
-    };
-    let restarts = inputs.facts.ending == Ending::No
-        && spec::should_restart(inputs.pod, kind, container, &exit);
-    if restarts {
-        let restart_count = old.restart_count.saturating_add(i32::from(!waited));
-        let last_state = Some(terminated_state(ended));
-        return ContainerStatus {
-            state: Some(waiting(reason)),
-            last_state,
-            restart_count,
-            ..kept
-        };
-    }
-    let last_state = old.last_state.clone();
-    ContainerStatus {
-        state: Some(terminated_state(ended)),
-        last_state,
-        ..kept
-    }
-}
-
-/// How a container without a record ended, by the last status.
-fn lost_end(inputs: &Inputs<'_>, old: &ContainerStatus) -> Option<ContainerStateTerminated> {
-    let state = old.state.as_ref();
-    let has_run = old.container_id.is_some();
-    if has_run && inputs.facts.ending == Ending::No && inputs.has_reset() {
-        return Some(ContainerStateTerminated {
-            exit_code: LOST_EXIT_CODE,
-            reason: Some(spec::RESTARTING_ALL.to_owned()),
-            container_id: old.container_id.clone(),
-            ..ContainerStateTerminated::default()
-        });
-    }
-    if let Some(ended) = state.and_then(|state| state.terminated.clone()) {
-        return Some(ended);
-    }
-    if state.is_some_and(|state| state.running.is_some()) {
-        let deleted = inputs.pod.metadata.deletion_timestamp.is_some();
-        let when = if deleted { "deleted" } else { "terminated" };
-        let message = format!(
-            "The container could not be located when the pod was {when}.  The container used to be Running"
-        );
-        return Some(ContainerStateTerminated {
-            exit_code: LOST_EXIT_CODE,
-            reason: Some(LOST_REASON.to_owned()),
-            message: Some(message),
-            container_id: old.container_id.clone(),
-            ..ContainerStateTerminated::default()
-        });
-    }
-    old.last_state
-        .as_ref()
-        .and_then(|last| last.terminated.clone())
-}
-
-/// The end of an init container that must have been, since what comes after it has started.
-fn init_presumed_done() -> ContainerStateTerminated {
-    let message = "Unable to get init container status from container runtime and pod has been \
-                   initialized, treat it as exited normally";
-    ContainerStateTerminated {
-        reason: Some("Completed".to_owned()),
-        message: Some(message.to_owned()),
-        exit_code: 0,
-        ..ContainerStateTerminated::default()
-    }
-}
-
 /// Whether an app container has ever been started.
 pub(super) fn is_initialized(inputs: &Inputs<'_>) -> bool {
     spec::app_containers(inputs.pod).iter().any(|container| {
@@ -303,7 +195,7 @@ pub(super) fn is_initialized(inputs: &Inputs<'_>) -> bool {
 }
 
 /// What a container waits for when nothing went wrong.
-fn default_waiting(inputs: &Inputs<'_>) -> Waiting {
+pub(super) fn default_waiting(inputs: &Inputs<'_>) -> Waiting {
     let has_init = !spec::init_containers(inputs.pod).is_empty();
     let reason = if inputs.resets() {
         spec::RESTARTING_ALL
@@ -346,7 +238,7 @@ fn running(record: &api::Container) -> ContainerState {
 }
 
 /// A waiting state.
-fn waiting(waiting: Waiting) -> ContainerState {
+pub(super) fn waiting(waiting: Waiting) -> ContainerState {
     let message = Some(waiting.message).filter(|message| !message.is_empty());
     let waiting = ContainerStateWaiting {
         reason: Some(waiting.reason),
@@ -359,7 +251,7 @@ fn waiting(waiting: Waiting) -> ContainerState {
 }
 
 /// A terminated state.
-fn terminated_state(ended: ContainerStateTerminated) -> ContainerState {
+pub(super) fn terminated_state(ended: ContainerStateTerminated) -> ContainerState {
     ContainerState {
         terminated: Some(ended),
         ..Default::default()

@@ -47,7 +47,7 @@ impl Worker {
                 id: record.id.clone(),
                 name: container.name.clone(),
                 has: record.config.resources.clone(),
-                wanted: rules::limits(&self.pod, &container),
+                wanted: rules::wanted(&self.pod, &container, record),
             })
         };
         let cgroup = match sandbox.config.cgroup_parent.as_str() {
@@ -75,8 +75,10 @@ impl Worker {
         };
         tracing::warn!(error, "cannot resize the pod");
         let generation = self.facts.resizing.unwrap_or_default();
-        let message = rules::message("error", &self.pod, generation, Some(&error));
-        self.tell(EventKind::Warning, "ResizeError", &message);
+        if self.facts.resize_error.as_ref() != Some(&error) {
+            let message = rules::message("error", &self.pod, generation, Some(&error));
+            self.tell(EventKind::Warning, "ResizeError", &message);
+        }
         self.facts.resize_error = Some(error);
         self.to_resize = true;
         self.retry_later(key, jittered(RETRY));

@@ -88,6 +88,9 @@ async fn one_end_starts_every_container_anew_in_the_same_sandbox() {
     assert_eq!(order, want);
     for status in statuses(&state) {
         assert_eq!(status.restart_count, 1, "{}", status.name);
+        let last = status.last_state.and_then(|last| last.terminated);
+        let reason = last.and_then(|last| last.reason);
+        assert_eq!(reason.as_deref(), Some("RestartingAllContainers"));
     }
     assert_eq!(
         conditions(&state),
