@@ -11,7 +11,7 @@ CONTROL_PLANE := etcd kube-apiserver kube-controller-manager kube-scheduler kube
 SUITE := e2e.test ginkgo nonewprivs
 PEER_NODE := kubelet containerd containerd-shim-runc-v2 ctr
 
-.PHONY: build demo test lint unit stories conformance oci-conformance bench-runtime cluster-up cluster-down cluster-status cluster-programs bench
+.PHONY: build demo test lint unit stories test-v2 conformance oci-conformance bench-runtime cluster-up cluster-down cluster-status cluster-programs bench
 
 # The release build of hanok, with the static hanok-shim and hanok-pause beside it, in target/release.
 build:
@@ -46,6 +46,11 @@ conformance: build cluster-programs
 	e2e/install.sh conformance $(if $(filter kubelet,$(PEER)),peer)
 	e2e/controlplane/build.sh target/bin $(SUITE) $(if $(filter kubelet,$(PEER)),$(PEER_NODE))
 	$(LAB) conformance --focus '$(FOCUS)' --skip '$(SKIP)' --procs $(PROCS) $(if $(filter kubelet,$(PEER)),--peer)
+
+# The root tests again, in a machine with nothing but cgroup v2. TESTS="limits stop" tells those whose names hold one
+# of these words.
+test-v2:
+	e2e/v2/test.sh $(TESTS)
 
 # The validation programs of OCI's runtime-tools against `hanok oci` and Debian's runc, side by side. PROGRAMS="kill state"
 # runs only these.

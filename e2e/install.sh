@@ -1,14 +1,15 @@
 #!/bin/bash
 # Installs the Debian packages that builds, demo, tests or the peer node need, and says nothing when all are there.
 # Starts no service and replaces none: docker-registry and nginx, whose packages would start one, are only unpacked
-# to target/bin.
+# to target/bin; so is the kernel of the machine with cgroup v2, which would become this machine's, to target/v2/kernel.
 #
-#   install.sh build|demo|test|conformance|oci|peer ...
+#   install.sh build|demo|test|conformance|oci|peer|v2 ...
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 packages=()
 programs=()
+kernel=
 for what in "$@"; do
     case $what in
     build) packages+=(gcc libc6-dev libseccomp-dev pkg-config) ;;
@@ -16,6 +17,7 @@ for what in "$@"; do
     test) packages+=(busybox-static iproute2 nftables curl ca-certificates util-linux) programs+=(usr/bin/docker-registry) ;;
     conformance) packages+=(bash-static curl util-linux) programs+=(usr/sbin/nginx) ;;
     oci) packages+=(runc crun busybox-static util-linux) ;;
+    v2) packages+=(qemu-system-x86 e2fsprogs binutils) kernel=linux-image-cloud-amd64 ;;
     peer) packages+=(runc containernetworking-plugins iptables conntrack) ;;
     *)
         echo "install.sh: unknown purpose \"$what\"" >&2
@@ -32,17 +34,20 @@ unpack=()
 for program in "${programs[@]}"; do
     [ -x "/$program" ] || [ -x "target/bin/$(basename "$program")" ] || unpack+=("$program")
 done
-[ ${#missing[@]} -gt 0 ] || [ ${#unpack[@]} -gt 0 ] || exit 0
+if [ -n "$kernel" ] && compgen -G 'target/v2/kernel/boot/vmlinuz-*' >/dev/null; then
+    kernel=
+fi
+[ ${#missing[@]} -gt 0 ] || [ ${#unpack[@]} -gt 0 ] || [ -n "$kernel" ] || exit 0
 
 if [ "$(id -u)" != 0 ]; then
-    echo "install.sh: as root, install: ${missing[*]} ${unpack[*]##*/}" >&2
+    echo "install.sh: as root, install: ${missing[*]} ${unpack[*]##*/} $kernel" >&2
     exit 1
 fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 quietly() { "$@" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }; }
 export DEBIAN_FRONTEND=noninteractive
-echo "installing ${missing[*]} ${unpack[*]##*/}" >&2
+echo "installing ${missing[*]} ${unpack[*]##*/} $kernel" >&2
 quietly apt-get update
 if [ ${#missing[@]} -gt 0 ]; then
     quietly apt-get install --yes --no-install-recommends "${missing[@]}"
@@ -55,3 +60,13 @@ for program in "${unpack[@]}"; do
     mv "$unpacked/$program" target/bin/
     rm -rf "$unpacked"
 done
+if [ -n "$kernel" ]; then
+    # The package without a version only depends on the one with the kernel.
+    image=$(apt-cache depends "$kernel" | sed -nE 's/^ *Depends: (linux-image-[0-9].*)/\1/p' | head -n 1)
+    unpacked=$(mktemp -d)
+    (cd "$unpacked" && quietly apt-get download "$image" && dpkg-deb --extract "$image"_*.deb kernel)
+    mkdir -p target/v2
+    rm -rf target/v2/kernel
+    mv "$unpacked/kernel" target/v2/kernel
+    rm -rf "$unpacked"
+fi

@@ -33,6 +33,8 @@ mod restarts;
 mod run;
 #[path = "stories/static_pods.rs"]
 mod static_pods;
+#[path = "stories/usage.rs"]
+mod usage;
 #[path = "stories/volumes.rs"]
 mod volumes;
 #[path = "stories/workloads.rs"]
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         logs_and_exec::stories(),
         deletion::stories(),
         volumes::stories(),
+        usage::stories(),
         isolation::stories(),
         many::stories(),
         admission::stories(),

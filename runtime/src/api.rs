@@ -18,7 +18,7 @@ use tokio::sync::broadcast;
 
 pub use stats::{
     CgroupStats, ContainerStats, CpuStats, DiskUsage, InterfaceStats, IoStats, MemoryStats,
-    Pressure, SandboxStats, Stall, StatsDetail, TrafficStats,
+    OomEvent, Pressure, SandboxStats, Stall, StatsDetail, TrafficStats,
 };
 
 /// Defines an identifier newtype over a string.
@@ -589,6 +589,10 @@ pub trait RuntimeService: Send + Sync + 'static {
         Err(Error::Internal(format!(
             "cannot read cgroup {path}: not supported"
         )))
+    }
+    /// Processes of running containers that were killed for want of memory, as it happens.
+    fn oom_events(&self) -> broadcast::Receiver<OomEvent> {
+        broadcast::channel(1).1
     }
     /// Rings with a pod's UID when something of it may have changed. Carries no truth; may lag or skip.
     fn doorbell(&self) -> broadcast::Receiver<PodUid>;

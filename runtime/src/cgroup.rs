@@ -44,6 +44,13 @@ const V2_CONTROLLERS: [&str; 6] = ["cpu", "memory", "pids", "cpuset", "hugetlb",
 /// children cannot hold processes.
 const AGENT_LEAF: &str = "hanok-agent";
 
+/// How often we leave our own v2 cgroup: a process may be forked while the others move, and a dead one stays until
+/// its last context switch. Once in the life of an agent.
+const LEAVE_ATTEMPTS: usize = 50;
+
+/// Pause between these.
+const LEAVE_PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
+
 /// What went wrong with a cgroup.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
@@ -272,12 +279,14 @@ impl Cgroups {
             }
         }
         if hierarchy.unified {
-            // Controllers are given to children from the root down to the parent of the target.
-            let mut parents: Vec<&Path> = target
-                .ancestors()
-                .skip(1)
-                .take_while(|directory| directory.starts_with(&hierarchy.own))
-                .collect();
+            // Controllers are given to children from our own cgroup down to the parent of the target; from the
+            // root of the hierarchy when the target is somewhere else.
+            let inside = target.starts_with(&hierarchy.own);
+            let ours = |directory: &&Path| match inside {
+                true => directory.starts_with(&hierarchy.own),
+                false => directory.join("cgroup.subtree_control").exists(),
+            };
+            let mut parents: Vec<&Path> = target.ancestors().skip(1).take_while(ours).collect();
             parents.reverse();
             for parent in parents {
                 enable_controllers(parent, &hierarchy.own)?;
@@ -350,15 +359,20 @@ fn enable_controllers(directory: &Path, own: &Path) -> Result<(), CgroupError> {
         return Ok(());
     }
     let control = directory.join("cgroup.subtree_control");
-    match write_file(&control, &missing.join(" ")) {
-        Err(CgroupError::Write { source, .. })
-            if source.raw_os_error() == Some(libc::EBUSY) && directory == own =>
-        {
-            leave_own_cgroup(own)?;
-            write_file(&control, &missing.join(" "))
+    let mut written = write_file(&control, &missing.join(" "));
+    for _ in 0..LEAVE_ATTEMPTS {
+        match &written {
+            Err(CgroupError::Write { source, .. })
+                if source.raw_os_error() == Some(libc::EBUSY) && directory == own => {}
+            _ => break,
         }
-        other => other,
+        leave_own_cgroup(own)?;
+        written = write_file(&control, &missing.join(" "));
+        if written.is_err() {
+            std::thread::sleep(LEAVE_PAUSE);
+        }
     }
+    written
 }
 
 /// Moves the processes of our own v2 cgroup (the agent, and shims of an agent before it) into a leaf.

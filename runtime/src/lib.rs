@@ -32,6 +32,7 @@ pub mod content;
 pub mod image;
 pub mod inspect;
 pub mod oci;
+mod oom;
 pub mod registry;
 pub mod sandbox;
 pub mod seccomp;

@@ -23,12 +23,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{
     CgroupStats, Connection, Container, ContainerConfig, ContainerId, Error, ExecRequest,
-    ExecSession, PodSandbox, PodSandboxConfig, PodUid, PodView, Resources, Result, RuntimeService,
-    SandboxId, SandboxStats, StatsDetail,
+    ExecSession, OomEvent, PodSandbox, PodSandboxConfig, PodUid, PodView, Resources, Result,
+    RuntimeService, SandboxId, SandboxStats, StatsDetail,
 };
 use crate::cgroup::{Cgroups, Warmth};
 use crate::container;
 use crate::container::rootfs::RootfsSource;
+use crate::oom::OomWatcher;
 use crate::sandbox::network::PodNetwork;
 use crate::sandbox::pause::PauseController;
 use crate::sandbox::{SandboxController, run, teardown};
@@ -105,6 +106,7 @@ impl Runtime {
             images,
             registry: Registry::default(),
             disk: DiskCache::default(),
+            oom: OomWatcher::default(),
             stopped: CancellationToken::new(),
             host,
             users,
@@ -258,6 +260,10 @@ impl RuntimeService for Runtime {
 
     async fn cgroup_stats(&self, path: &str) -> Result<CgroupStats> {
         stats::cgroup(&self.core, path.to_owned()).await
+    }
+
+    fn oom_events(&self) -> broadcast::Receiver<OomEvent> {
+        self.core.oom.subscribe()
     }
 
     fn doorbell(&self) -> broadcast::Receiver<PodUid> {

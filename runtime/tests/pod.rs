@@ -20,10 +20,14 @@ mod life;
 mod mounts;
 #[path = "pod/namespaces.rs"]
 mod namespaces;
+#[path = "pod/oom.rs"]
+mod oom;
 #[path = "pod/rig.rs"]
 mod rig;
 #[path = "pod/stats.rs"]
 mod stats;
+#[path = "pod/stuck.rs"]
+mod stuck;
 #[path = "pod/undo.rs"]
 mod undo;
 #[path = "pod/update.rs"]

@@ -95,6 +95,11 @@ pub struct KubeletConfiguration {
     /// Refuse to start on cgroup v1.
     #[serde(rename = "failCgroupV1")]
     pub fail_cgroup_v1: bool,
+    /// Swap of containers.
+    pub memory_swap: MemorySwap,
+    /// Of a container that is out of memory, kill one process and not all; cgroup v2 only.
+    #[serde(rename = "singleProcessOOMKill")]
+    pub single_process_oom_kill: bool,
     /// Size at which a container's log is rotated.
     pub container_log_max_size: String,
     /// Log files kept for a container.
@@ -174,6 +179,8 @@ impl Default for KubeletConfiguration {
             pod_cidr: String::new(),
             fail_swap_on: true,
             fail_cgroup_v1: false,
+            memory_swap: MemorySwap::default(),
+            single_process_oom_kill: false,
             container_log_max_size: "10Mi".into(),
             container_log_max_files: 5,
             system_reserved: BTreeMap::new(),
@@ -231,6 +238,14 @@ impl Default for CrashLoopBackOff {
             max_container_restart_period: Duration::from_secs(300),
         }
     }
+}
+
+/// Swap of containers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct MemorySwap {
+    /// `NoSwap` (as when it is empty), or `LimitedSwap`: a part for containers of Burstable pods.
+    pub swap_behavior: String,
 }
 
 /// Who is let in to the kubelet API.

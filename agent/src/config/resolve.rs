@@ -248,6 +248,18 @@ fn check_tls(config: &KubeletConfiguration) -> Result<(), ConfigError> {
     Ok(())
 }
 
+fn check_swap(config: &KubeletConfiguration) -> Result<(), ConfigError> {
+    let behavior = &config.memory_swap.swap_behavior;
+    match behavior.as_str() {
+        "" | "NoSwap" | "LimitedSwap" => Ok(()),
+        _ => refuse(
+            "memorySwap.swapBehavior",
+            behavior,
+            "write NoSwap or LimitedSwap",
+        ),
+    }
+}
+
 fn check_texts(config: &KubeletConfiguration) -> Result<(), ConfigError> {
     let mode = &config.authorization.mode;
     if !matches!(mode.as_str(), "Webhook" | "AlwaysAllow") {
@@ -266,6 +278,7 @@ fn check_texts(config: &KubeletConfiguration) -> Result<(), ConfigError> {
         );
     }
     check_back_off(config)?;
+    check_swap(config)?;
     if config.read_only_port != 0 {
         let message = "there is no port without authentication: leave it 0 and use port 10250";
         return refuse(

@@ -151,13 +151,23 @@ pub fn burstable_shares<'a>(pods: impl Iterator<Item = &'a Pod>) -> u64 {
     shares(millis.fold(0, i64::saturating_add))
 }
 
+/// Whether the node is not itself without the pod.
+pub fn is_node_critical(pod: &Pod) -> bool {
+    let priority = spec::spec(pod).and_then(|spec| spec.priority);
+    priority.is_some_and(|priority| priority >= NODE_CRITICAL_PRIORITY)
+}
+
+/// A container's own request (0 for none) and limit of memory, bytes.
+pub fn memory_of(container: &Container) -> (i64, Option<i64>) {
+    let own = container.resources.as_ref();
+    let request = request(own, "memory").map_or(0, Amount::to_units);
+    (request, limit(own, "memory").map(Amount::to_units))
+}
+
 /// oom_score_adj: the less of its request a pod may be using, the earlier it dies.
 fn oom_score(pod: &Pod, container: &Container, node_memory: u64) -> i32 {
-    let critical = spec::spec(pod)
-        .and_then(|spec| spec.priority)
-        .is_some_and(|priority| priority >= NODE_CRITICAL_PRIORITY);
     match qos_class(pod) {
-        _ if critical => GUARANTEED_OOM_SCORE,
+        _ if is_node_critical(pod) => GUARANTEED_OOM_SCORE,
         QosClass::Guaranteed => GUARANTEED_OOM_SCORE,
         QosClass::BestEffort => BEST_EFFORT_OOM_SCORE,
         QosClass::Burstable => {

@@ -15,6 +15,7 @@ use super::admit::NodeView;
 use super::back_off;
 use super::files::dns::DnsConfig;
 use super::hooks;
+use super::memory::MemoryRules;
 use super::observation::Observation;
 use super::spec;
 use super::users::{Ids, UserRanges};
@@ -106,6 +107,8 @@ pub struct Settings {
     pub allocatable: BTreeMap<String, Amount>,
     /// The node's memory in bytes.
     pub node_memory: u64,
+    /// Swap, and who dies of want of memory.
+    pub memory: MemoryRules,
     /// Parent of the pods' directories, `ROOT/pods`.
     pub pods_dir: PathBuf,
     /// Parent of the pods' log directories, `/var/log/pods`.
@@ -137,6 +140,7 @@ impl Settings {
             host_ips: Vec::new(),
             allocatable: BTreeMap::new(),
             node_memory: 0,
+            memory: MemoryRules::default(),
             seccomp_dir: pods_dir.with_file_name("seccomp"),
             users: Arc::new(UserRanges::new(pods_dir.clone(), Ids::default())),
             pods_dir,

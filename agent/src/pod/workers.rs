@@ -21,8 +21,8 @@ use tracing::{Instrument, error, info_span};
 
 use super::directory::Pods;
 use super::settings::Deps;
-use super::spec;
 use super::worker::{Desired, Existence, Worker};
+use super::{oom, spec};
 use crate::sinks::PodUpdate;
 use admission::Found;
 use resize::{Promised, Promises};
@@ -34,6 +34,9 @@ const HOUSEKEEPING: Duration = Duration::from_secs(60);
 pub fn start(deps: Deps, updates: mpsc::Receiver<PodUpdate>) -> (Pods, JoinHandle<()>) {
     let pods = Pods::default();
     let allocations = deps.settings.pods_dir.with_file_name("allocations");
+    // It ends with the runtime.
+    let events = deps.runtime.oom_events();
+    tokio::spawn(oom::tell(events, pods.clone(), deps.events.clone()));
     let workers = Workers {
         promises: Promises::new(allocations),
         deps: Arc::new(deps),

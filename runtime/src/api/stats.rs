@@ -166,6 +166,19 @@ pub struct ContainerStats {
     pub logs: Option<DiskUsage>,
 }
 
+/// The OOM killer struck in a container, which may live on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OomEvent {
+    /// Its pod.
+    pub pod: PodUid,
+    /// Its id.
+    pub container: ContainerId,
+    /// Its name in the pod.
+    pub name: String,
+    /// Processes killed since the last event.
+    pub kills: u64,
+}
+
 /// A ready sandbox with its running containers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SandboxStats {

@@ -4,7 +4,7 @@
 //! kernels differ in what they count and a cgroup may go while it is read.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{CgroupError, Cgroups, Hierarchy, checked};
@@ -27,6 +27,29 @@ impl Cgroups {
             }
         }
         Ok(stats)
+    }
+}
+
+impl Cgroups {
+    /// The cgroup's directory in the hierarchy that counts memory.
+    pub(crate) fn memory_directory(&self, path: &str) -> Option<PathBuf> {
+        let counts = |one: &&Hierarchy| one.unified || one.has("memory");
+        let hierarchy = self.hierarchies.iter().find(counts)?;
+        Some(hierarchy.base.join(checked(path).ok()?))
+    }
+
+    /// Processes of the cgroup that the OOM killer has killed so far.
+    pub(crate) fn oom_kills(&self, path: &str) -> u64 {
+        let Some(directory) = self.memory_directory(path) else {
+            return 0;
+        };
+        let file = if self.is_v2() {
+            "memory.events"
+        } else {
+            "memory.oom_control"
+        };
+        let text = fs::read_to_string(directory.join(file));
+        text.map_or(0, |text| field(&text, "oom_kill"))
     }
 }
 

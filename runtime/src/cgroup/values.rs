@@ -160,7 +160,11 @@ fn v2(resources: &Resources, list: &mut List) {
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
         if plain && file.contains('.') && !file.starts_with("cgroup.") && !file.starts_with('.') {
-            list.add(file, value);
+            match file.as_str() {
+                // Missing where there is no swap accounting.
+                "memory.swap.max" => list.add_optional(file, value),
+                _ => list.add(file, value),
+            }
         }
     }
 }

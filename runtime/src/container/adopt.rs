@@ -6,6 +6,7 @@ use hanok_shim::protocol::{Exit, ShimState};
 
 use super::{Container, ContainerRecord, Phase, exit_file, record_file, spec_file};
 use crate::api::SandboxId;
+use crate::oom;
 use crate::sandbox::Sandbox;
 use crate::service::{Core, file_name, is_id, record};
 
@@ -49,7 +50,7 @@ pub(crate) fn recorded_phase(record: &ContainerRecord, exit: Option<Exit>) -> Ph
 }
 
 /// Adds what a shim says of its containers.
-pub(crate) fn merge(core: &Core, sandbox: &SandboxId, state: &ShimState) {
+pub(crate) fn merge(core: &Arc<Core>, sandbox: &SandboxId, state: &ShimState) {
     for container in core.registry.containers_of(sandbox) {
         let held = state
             .containers
@@ -59,7 +60,9 @@ pub(crate) fn merge(core: &Core, sandbox: &SandboxId, state: &ShimState) {
             Some(held) => match &held.exit {
                 Some(exit) => container.exited(exit.clone()),
                 None => {
-                    container.advance(&Phase::Starting, Phase::Running { pid: held.pid });
+                    if container.advance(&Phase::Starting, Phase::Running { pid: held.pid }) {
+                        oom::watch(core, &container);
+                    }
                 }
             },
             // The agent died between writing down the start and ordering it, or while the shim refused.

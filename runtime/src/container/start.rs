@@ -9,6 +9,7 @@ use tracing::{Instrument, info_span};
 
 use super::{Container, Phase, StartFailure, create, devices, identity, spec_file};
 use crate::api::{ContainerId, Error, NamespaceMode, Result};
+use crate::oom;
 use crate::service::{Core, chain, record};
 use crate::shim_client;
 use crate::spec::{OrderInputs, order, pid_mode};
@@ -36,7 +37,9 @@ pub(crate) async fn start(core: &Arc<Core>, id: &ContainerId) -> Result<()> {
             Ok(pid) => {
                 note_identity(&container, pid);
                 // Not when the exit came first.
-                container.advance(&Phase::Starting, Phase::Running { pid });
+                if container.advance(&Phase::Starting, Phase::Running { pid }) {
+                    oom::watch(core, &container);
+                }
                 Ok(())
             }
             Err(failure) => Err(fail(core, &container, failure).await),

@@ -16,6 +16,7 @@ use crate::api::{
 };
 use crate::cgroup::{self, Cgroups, Warmth};
 use crate::container::rootfs::RootfsSource;
+use crate::oom::OomWatcher;
 use crate::sandbox::network::PodNetwork;
 use crate::sandbox::{SandboxController, SandboxRecord};
 use crate::seccomp::Filters;
@@ -62,6 +63,7 @@ pub(crate) struct Core {
     pub(crate) registry: Registry,
     /// What the writable layers and logs hold.
     pub(crate) disk: DiskCache,
+    pub(crate) oom: OomWatcher,
     /// Cancelled when the runtime is dropped: ends the tasks that follow shims.
     pub(crate) stopped: CancellationToken,
     pub(crate) host: Host,

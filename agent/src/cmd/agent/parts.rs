@@ -22,6 +22,7 @@ use crate::node::status::Facts;
 use crate::node::{machine, sub_ids};
 use crate::pod::directory::Pods;
 use crate::pod::files::dns::{DnsConfig, ResolvConf};
+use crate::pod::memory::MemoryRules;
 use crate::pod::users::UserRanges;
 use crate::server;
 use crate::sinks::PodUpdate;
@@ -223,6 +224,13 @@ pub(super) fn pod_settings(
     pod.host_ips = facts.ips.iter().map(ToString::to_string).collect();
     pod.allocatable = facts.allocatable();
     pod.node_memory = facts.machine.memory;
+    pod.memory = MemoryRules {
+        swap: match kubelet.memory_swap.swap_behavior.as_str() {
+            "LimitedSwap" => facts.machine.swap,
+            _ => 0,
+        },
+        kill_one: kubelet.single_process_oom_kill,
+    };
     pod.log_max_size = settings.log_max_size;
     pod.log_max_files = kubelet.container_log_max_files;
     pod.seccomp_dir = seccomp_dir(settings);

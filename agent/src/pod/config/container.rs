@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use hanok_runtime::api::{ContainerConfig, ContainerId, Image, Mount, NamespaceMode};
+use hanok_runtime::api::{ContainerConfig, ContainerId, Image, Mount, NamespaceMode, Resources};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::security;
 use crate::env::expand::expand;
 use crate::pod::back_off::Step;
 use crate::pod::settings::Settings;
-use crate::pod::{labels, resources, spec};
+use crate::pod::{labels, memory, resources, spec};
 
 /// The path of the termination message when the container names none.
 const DEFAULT_MESSAGE_PATH: &str = "/dev/termination-log";
@@ -100,7 +100,7 @@ pub fn config(from: Ingredients<'_>) -> Result<ContainerConfig, String> {
         stdin_once: container.stdin_once.unwrap_or(false),
         tty: container.tty.unwrap_or(false),
         stop_signal: lifecycle_signal(container),
-        resources: resources::container_resources(pod, container, settings.node_memory),
+        resources: limits(pod, container, settings),
         security,
         labels: labels::container_labels(pod, &container.name),
         annotations: annotations(pod, container, settings, attempt, from.back_off),
@@ -114,6 +114,18 @@ fn lifecycle_signal(container: &Container) -> String {
     lifecycle
         .and_then(|lifecycle| lifecycle.stop_signal.clone())
         .unwrap_or_default()
+}
+
+fn limits(pod: &Pod, container: &Container, settings: &Settings) -> Resources {
+    let mut limits = resources::container_resources(pod, container, settings.node_memory);
+    memory::add(
+        &mut limits,
+        pod,
+        container,
+        settings.node_memory,
+        &settings.memory,
+    );
+    limits
 }
 
 /// What a new agent needs to know of the container.

@@ -24,10 +24,13 @@ pub(crate) const NOEXEC: u64 = 8;
 /// The 14 capabilities that runtimes grant by default.
 pub(crate) const DEFAULT_CAPABILITIES: u64 = 0xa804_25fb;
 
-/// Directory of the static programs, built at first use.
+/// Directory of the static programs: of `HANOK_PROGRAMS`, or built at first use.
 pub(crate) fn programs() -> &'static Path {
     static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
     PROGRAMS.get_or_init(|| {
+        if let Some(built) = std::env::var_os("HANOK_PROGRAMS") {
+            return built.into();
+        }
         let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("static");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../build-static.sh");
         // Flags of the test's own build must not reach the static one.
@@ -261,12 +264,14 @@ impl Pod {
         let v2 = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").is_ok();
         for line in own.lines() {
             let fields: Vec<&str> = line.splitn(3, ':').collect();
-            let base = match fields[1] {
-                "" if v2 => PathBuf::from("/sys/fs/cgroup"),
-                "memory" | "pids" | "cpu" => Path::new("/sys/fs/cgroup").join(fields[1]),
+            let own = Path::new(fields[2].trim_start_matches('/'));
+            let dir = match fields[1] {
+                // On v2 the test's own cgroup has processes, so its children can have no controllers.
+                "" if v2 => Path::new("/sys/fs/cgroup").join(own.parent().unwrap_or(own)),
+                "memory" | "pids" | "cpu" => Path::new("/sys/fs/cgroup").join(fields[1]).join(own),
                 _ => continue,
             };
-            let dir = base.join(fields[2].trim_start_matches('/')).join(&name);
+            let dir = dir.join(&name);
             fs::create_dir(&dir).unwrap();
             made.push(dir);
         }
