@@ -62,6 +62,55 @@ async fn root_limits_are_set_changed_and_gone_with_the_cgroup() {
     finish(cgroups).await;
 }
 
+/// Of v2; v1's files are read in the test before.
+#[tokio::test]
+async fn root_every_limit_of_v2_is_in_force() {
+    let cgroups = cgroups("v2limits");
+    if !cgroups.is_v2() {
+        return finish(cgroups).await;
+    }
+    let unified = [("memory.high", "50331648"), ("memory.oom.group", "1")];
+    let limits = Resources {
+        cpu_shares: 1024,
+        cpu_quota: 50_000,
+        cpu_period: 200_000,
+        memory_limit: 64 << 20,
+        memory_swap_limit: 64 << 20,
+        pids_limit: 9,
+        cpuset_cpus: "0".to_owned(),
+        hugepages: [("2MB".to_owned(), 4 << 20)].into(),
+        unified: unified
+            .map(|(file, value)| (file.to_owned(), value.to_owned()))
+            .into(),
+        ..Resources::default()
+    };
+    cgroups.update("pod/c", &limits).unwrap();
+    for (file, expected) in [
+        ("cpu.weight", "100"),
+        ("cpu.max", "50000 200000"),
+        ("memory.max", "67108864"),
+        ("memory.high", "50331648"),
+        ("memory.oom.group", "1"),
+        ("pids.max", "9"),
+        ("cpuset.cpus", "0"),
+        ("hugetlb.2MB.max", "4194304"),
+    ] {
+        assert_eq!(value(&cgroups, "pod/c", &[file]), expected, "{file}");
+    }
+    let less = Resources {
+        memory_limit: 32 << 20,
+        ..Resources::default()
+    };
+    cgroups.change("pod/c", &less).unwrap().keep();
+    assert_eq!(value(&cgroups, "pod/c", &["memory.max"]), "33554432");
+    assert_eq!(
+        value(&cgroups, "pod/c", &["memory.high"]),
+        "max",
+        "nothing stays throttled"
+    );
+    finish(cgroups).await;
+}
+
 #[tokio::test]
 async fn root_removal_kills_what_is_left() {
     let cgroups = cgroups("kill");
