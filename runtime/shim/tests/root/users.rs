@@ -81,7 +81,11 @@ fn root_is_root_inside_and_nobody_to_the_node() {
         text.ends_with("\n1\n").then_some(text)
     });
     // Roots of procfs and sysfs are nobody's in every user namespace.
-    let owners = "0:0\n0:0\n65534:65534\n65534:65534\n".to_owned() + &"0:0\n".repeat(7);
+    let mut owners = "0:0\n0:0\n65534:65534\n65534:65534\n".to_owned() + &"0:0\n".repeat(5);
+    // v2's cgroups are the node's; around v1's there is a directory of the container's own.
+    let v2 = fs::exists("/sys/fs/cgroup/cgroup.controllers").unwrap();
+    owners += if v2 { "65534:65534\n" } else { "0:0\n" };
+    owners += "0:0\n";
     let want = format!("0\n 0 {FIRST} 65536\nCapEff:\t00000000a80425fb\n{owners}1\n");
     assert_eq!(log, want);
     assert_eq!(owner_of(pid), FIRST);
