@@ -29,11 +29,15 @@ pub(super) fn mounts(
 ) -> Result<Vec<Mount>, SpecError> {
     let mut list = standard(sandbox, config);
     if let Some(file) = &host.hostname_file {
+        let access = match config.security.readonly_rootfs {
+            true => "ro",
+            false => "rw",
+        };
         list.push(mount(
             "/etc/hostname",
             "bind",
             file,
-            &["bind", "rprivate", "rw"],
+            &["bind", "rprivate", access],
         ));
     }
     for (destination, index) in image_volumes(image)? {
@@ -80,9 +84,11 @@ pub(super) fn mounts(
     Ok(list)
 }
 
-/// Files on disk have the ids that the container sees.
+/// Files on disk have the ids that the container sees. Not the host name's: it lies in a tmpfs, which has no id-mapped
+/// mounts before Linux 6.3, and everybody may read it whoever owns it.
 fn map_ids(mount: &mut Mount) {
-    if mount.typ().as_deref() == Some("bind") {
+    let is_ours = mount.destination() == Path::new("/etc/hostname");
+    if mount.typ().as_deref() == Some("bind") && !is_ours {
         let mut options = mount.options().clone().unwrap_or_default();
         options.push("idmap".to_owned());
         mount.set_options(Some(options));

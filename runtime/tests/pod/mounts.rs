@@ -10,7 +10,7 @@ use hanok_runtime::api::{ContainerState, Mount, Propagation, RuntimeService};
 
 use crate::rig::Rig;
 
-fn volume(rig: &Rig, at: &str, from: &str) -> Mount {
+pub(crate) fn volume(rig: &Rig, at: &str, from: &str) -> Mount {
     Mount {
         container_path: at.into(),
         host_path: rig.path(from),
@@ -22,10 +22,10 @@ fn volume(rig: &Rig, at: &str, from: &str) -> Mount {
 }
 
 /// A tmpfs of the node, and all that was mounted below it, for as long as this lives.
-struct HostMount(PathBuf);
+pub(crate) struct HostMount(PathBuf);
 
 impl HostMount {
-    fn new(path: PathBuf, propagation: &str) -> Self {
+    pub(crate) fn new(path: PathBuf, propagation: &str) -> Self {
         fs::create_dir_all(&path).unwrap();
         run(&["mount", "-t", "tmpfs", "hanok-test", path.to_str().unwrap()]);
         run(&["mount", propagation, path.to_str().unwrap()]);
@@ -39,7 +39,7 @@ impl Drop for HostMount {
     }
 }
 
-fn run(words: &[&str]) {
+pub(crate) fn run(words: &[&str]) {
     let status = Command::new(words[0]).args(&words[1..]).status().unwrap();
     assert!(status.success(), "{words:?}");
 }

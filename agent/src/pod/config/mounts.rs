@@ -1,5 +1,7 @@
 //! Mounts of volumes into containers. Makes what subPaths name, so it blocks.
 
+use std::cell::RefCell;
+
 use hanok_runtime::api::{Mount, Propagation};
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
 
@@ -37,21 +39,7 @@ fn volume_mount(
             mount.name
         )
     })?;
-    let expression = mount
-        .sub_path_expr
-        .as_deref()
-        .filter(|text| !text.is_empty());
-    let sub_path = match expression {
-        Some(text) => {
-            let lookup = |name: &str| {
-                envs.iter()
-                    .find(|(key, _)| key == name)
-                    .map(|(_, value)| value.as_str())
-            };
-            Some(expand(text, lookup).into_owned())
-        }
-        None => mount.sub_path.clone().filter(|text| !text.is_empty()),
-    };
+    let sub_path = sub_path_of(mount, envs)?;
     if let Some(sub_path) = &sub_path {
         sub_path::prepare(volume, sub_path).map_err(|cause| {
             format!(
@@ -81,6 +69,38 @@ fn volume_mount(
             _ => Propagation::Private,
         },
     })
+}
+
+/// Which part of the volume is mounted; none for all of it. Variables of a subPathExpr must be there.
+fn sub_path_of(mount: &VolumeMount, envs: &[(String, String)]) -> Result<Option<String>, String> {
+    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    let path = match given(&mount.sub_path_expr) {
+        None => given(&mount.sub_path),
+        Some(text) => {
+            let missing = RefCell::new(None);
+            let lookup = |name: &str| {
+                let found = envs.iter().find(|(key, _)| key == name);
+                if found.is_none() {
+                    missing.borrow_mut().get_or_insert_with(|| name.to_owned());
+                }
+                found.map(|(_, value)| value.as_str())
+            };
+            let path = expand(&text, lookup).into_owned();
+            if let Some(name) = missing.take() {
+                return Err(format!("missing value for {name:?}"));
+            }
+            Some(path).filter(|path| !path.is_empty())
+        }
+    };
+    match &path {
+        Some(path) if path.starts_with('/') => Err(format!(
+            "error SubPath `{path}` must not be an absolute path"
+        )),
+        Some(path) if path.split('/').any(|part| part == "..") => Err(format!(
+            "unable to provision SubPath `{path}`: must not contain '..'"
+        )),
+        _ => Ok(path),
+    }
 }
 
 #[cfg(test)]
@@ -157,7 +177,22 @@ mod tests {
             mounted(expression, volume).expect("a mount").sub_path,
             "web/x"
         );
-        let error = sub("../x").expect_err("outside");
+        for (text, want) in [
+            ("$(NO)/x", "missing value for \"NO\""),
+            (
+                "/$(POD)",
+                "error SubPath `/web` must not be an absolute path",
+            ),
+            (
+                "a/../$(POD)",
+                "unable to provision SubPath `a/../web`: must not contain '..'",
+            ),
+        ] {
+            let expression = json!({"name": "v", "mountPath": "/d", "subPathExpr": text});
+            assert_eq!(mounted(expression, volume), Err(want.to_owned()));
+        }
+        std::os::unix::fs::symlink("/etc", volume.join("out")).expect("a link");
+        let error = sub("out").expect_err("outside");
         assert!(
             error.starts_with("failed to prepare subPath for volumeMount \"v\""),
             "{error}"
