@@ -124,6 +124,13 @@ async fn attach(core: &Core, sandbox: &Sandbox, netns: &Path) -> Result<()> {
         .add(request)
         .await
         .map_err(|error| network(&record.id, &error))?;
+    if ips.is_empty() {
+        // Nobody could reach the pod, and its worker would make the next sandbox at once, for ever.
+        return Err(Error::Network {
+            id: record.id,
+            message: "the CNI result has no address for the pod's interface".to_owned(),
+        });
+    }
     sandbox.with_record(|record| record.ips = ips);
     Ok(())
 }

@@ -22,6 +22,8 @@ pub(crate) enum Fault {
     None,
     Pin,
     Add,
+    /// ADD gives no address.
+    NoAddress,
     /// ADD fails, and DEL too.
     AddAndDelete,
     Prepare,
@@ -76,6 +78,9 @@ impl PodNetwork for FakeNetwork {
         let fault = *self.fault.lock().unwrap();
         if fault == Fault::Add || fault == Fault::AddAndDelete {
             return Err(NetworkError("add fails".into()));
+        }
+        if fault == Fault::NoAddress {
+            return Ok(vec![]);
         }
         Ok(vec!["192.0.2.7".into()])
     }

@@ -28,19 +28,20 @@ async fn root_failing_network_namespace_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn root_failing_network_leaves_nothing() {
     let rig = Rig::new("failadd").await;
-    set(&rig, Fault::Add);
-    let error = rig
-        .runtime()
-        .run_pod_sandbox(rig.sandbox_config())
-        .await
-        .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("failed to setup network for sandbox"),
-        "{error}"
-    );
-    rig.assert_nothing_left().await;
+    for (fault, cause) in [(Fault::Add, "add fails"), (Fault::NoAddress, "no address")] {
+        set(&rig, fault);
+        let error = rig
+            .runtime()
+            .run_pod_sandbox(rig.sandbox_config())
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("failed to setup network for sandbox") && error.contains(cause),
+            "{error}"
+        );
+        rig.assert_nothing_left().await;
+    }
     rig.finish().await;
 }
 
