@@ -126,6 +126,19 @@ impl Cache {
             .collect()
     }
 
+    /// Forgets a container's interface on whatever network, also what cannot be read.
+    pub(crate) fn forget(&self, id: &str, ifname: &str) -> Result<(), CacheError> {
+        let end = format!("-{id}-{ifname}");
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let network = name.to_str().and_then(|name| name.strip_suffix(&end));
+            if let Some(network) = network {
+                self.remove(network, id, ifname)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Forgets an attachment; a missing entry is fine.
     pub(crate) fn remove(&self, network: &str, id: &str, ifname: &str) -> Result<(), CacheError> {
         let path = self.path(network, id, ifname);
@@ -268,6 +281,10 @@ mod tests {
             fs::write(dir.path().join("n-abc-eth0"), text).unwrap();
             assert_eq!(cache.read("n", "abc", "eth0"), None, "{text}");
         }
+        fs::write(dir.path().join("n-other-eth0"), "x").unwrap();
+        cache.forget("abc", "eth0").unwrap();
+        let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().collect();
+        assert_eq!(left.len(), 1, "{left:?}");
     }
 
     proptest! {

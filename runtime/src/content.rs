@@ -98,8 +98,7 @@ impl ContentStore {
             .map_err(ContentError::io("list", &dir))?
             .flatten()
         {
-            let path = entry.path();
-            fs::remove_file(&path).map_err(ContentError::io("remove", &path))?;
+            remove_left_over(&entry.path());
         }
         Ok(())
     }
@@ -234,6 +233,20 @@ impl ContentStore {
             .flatten()
             .filter_map(|entry| Digest::from_hex(entry.file_name().to_str()?).ok())
             .collect())
+    }
+}
+
+/// Removes what interrupted work left, whatever it is. What cannot be removed harms nobody and is told.
+pub(crate) fn remove_left_over(path: &Path) {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = removed
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(path = %path.display(), %error, "cannot remove what interrupted work left");
     }
 }
 

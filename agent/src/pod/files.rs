@@ -17,6 +17,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use hanok_runtime::api::PodUid;
 
@@ -74,6 +75,20 @@ pub fn links_into(log_dir: &Path, links_dir: &Path) -> Vec<PathBuf> {
     links
         .filter(|link| fs::read_link(link).is_ok_and(|target| target.starts_with(log_dir)))
         .collect()
+}
+
+/// The links into the directory of all logs that lead nowhere and have this age at least: those of containers whose
+/// records were lost. A younger one may be waiting for its log.
+pub fn dangling_links(log_dir: &Path, links_dir: &Path, age: Duration) -> Vec<PathBuf> {
+    let leads_nowhere =
+        |link: &PathBuf| fs::metadata(link).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+    let is_old = |link: &PathBuf| {
+        let made = fs::symlink_metadata(link).and_then(|meta| meta.modified());
+        made.is_ok_and(|made| made.elapsed().is_ok_and(|since| since >= age))
+    };
+    let mut links = links_into(log_dir, links_dir);
+    links.retain(|link| leads_nowhere(link) && is_old(link));
+    links
 }
 
 /// Removes the log files of one run, rotated ones too, and the link to them.
@@ -174,6 +189,20 @@ mod tests {
         let left: Vec<_> = fs::read_dir(&links).expect("links").flatten().collect();
         assert_eq!(left.len(), 1);
         assert!(!logs.exists());
+    }
+
+    #[test]
+    fn links_that_lead_nowhere_are_found_when_they_are_old() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (logs, links) = (dir.path().join("pods"), dir.path().join("links"));
+        fs::create_dir_all(logs.join("ns_a_1/c")).expect("a directory");
+        fs::write(logs.join("ns_a_1/c/0.log"), "").expect("a file");
+        link_log(&links.join("good"), &logs.join("ns_a_1/c/0.log")).expect("a link");
+        link_log(&links.join("lost"), &logs.join("ns_b_2/c/0.log")).expect("a link");
+        link_log(&links.join("foreign"), Path::new("/nowhere/0.log")).expect("a link");
+        let found = |age| dangling_links(&logs, &links, age);
+        assert_eq!(found(Duration::ZERO), [links.join("lost")]);
+        assert!(found(Duration::from_secs(60)).is_empty());
     }
 
     #[test]

@@ -13,6 +13,11 @@ impl Inner {
         let mut errors = Vec::new();
         if entries.is_empty() {
             self.del_unknown(attachment, &mut errors).await;
+            if errors.is_empty() {
+                // There may be an entry that cannot be read.
+                let forgotten = self.cache.forget(&attachment.id, &attachment.ifname);
+                errors.extend(forgotten.err().map(RunnerError::from));
+            }
         }
         for mut entry in entries {
             // The namespace of the call is where it is now; the cache knows where it was.

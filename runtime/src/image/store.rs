@@ -120,7 +120,7 @@ impl Store {
             let list = fs::read_dir(&dir).map_err(content::ContentError::io("list", &dir))?;
             for entry in list.flatten() {
                 if entry.file_name().as_encoded_bytes().starts_with(b".tmp-") {
-                    remove(&entry.path())?;
+                    content::remove_left_over(&entry.path());
                 }
             }
         }

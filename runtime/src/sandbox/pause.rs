@@ -214,7 +214,9 @@ impl SandboxController for PauseController {
 /// Ends the shim of a sandbox's directory with everything in it. Success when there is none.
 pub(crate) async fn end(dir: &Path) -> Result<(), ControllerError> {
     match Shim::new(socket(dir)).shutdown().await {
-        Ok(()) | Err(shim_client::ShimError::Gone { .. }) => {}
+        Ok(()) => {}
+        // Its socket may be gone and not the shim.
+        Err(shim_client::ShimError::Gone { .. }) => kill_shim(dir),
         Err(source) => {
             // A shim that does not answer is killed; what it held dies with the cgroups.
             kill_shim(dir);

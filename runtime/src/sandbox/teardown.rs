@@ -20,6 +20,10 @@ pub(crate) async fn stop(core: &Core, id: &SandboxId) -> Result<()> {
         return Ok(());
     };
     let _gate = sandbox.gate.lock().await;
+    if core.registry.sandbox(id).is_none() {
+        // It went while we waited.
+        return Ok(());
+    }
     stop_locked(core, &sandbox).await
 }
 
@@ -29,6 +33,9 @@ pub(crate) async fn remove(core: &Core, id: &SandboxId) -> Result<()> {
         return Ok(());
     };
     let gate = sandbox.gate.lock().await;
+    if core.registry.sandbox(id).is_none() {
+        return Ok(());
+    }
     let mut failures = Failures::default();
     failures.note(
         stop_locked(core, &sandbox)
@@ -59,11 +66,14 @@ pub(crate) async fn undo(core: &Core, sandbox: &Arc<Sandbox>) {
         Ok(()) => forget(core, sandbox).await,
         Err(error) => Err(error),
     };
-    if let Err(error) = undone {
-        tracing::warn!(sandbox = %sandbox.id, %error, "sandbox could not be undone");
-        core.registry.add_sandbox(sandbox.clone());
-        core.ring(&sandbox.record().config.uid);
+    match undone {
+        Ok(()) => core.registry.drop_sandbox(&sandbox.id),
+        Err(error) => {
+            tracing::warn!(sandbox = %sandbox.id, %error, "sandbox could not be undone");
+            core.registry.add_sandbox(sandbox.clone());
+        }
     }
+    core.ring(&sandbox.record().config.uid);
 }
 
 async fn stop_locked(core: &Core, sandbox: &Sandbox) -> Result<()> {

@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::labels::Labels;
 use super::{Core, Host, chain, child_cgroup, file_name, is_id, record};
@@ -20,6 +21,9 @@ use crate::spec::capabilities;
 
 /// Where directories go that hold no readable record.
 const BROKEN: &str = "broken";
+
+/// How long the start may wait for network plugins, which may take minutes by themselves.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Looks at the machine.
 pub(super) fn host() -> io::Result<Host> {
@@ -105,8 +109,7 @@ async fn adopt_sandbox(core: &Arc<Core>, dir: &Path) -> Option<String> {
     let stage = record.stage;
     let sandbox = Arc::new(Sandbox::new(record, dir.to_owned(), controller));
     if stage == Stage::Making {
-        tracing::info!(sandbox = %sandbox.id, "undoing a sandbox that was not finished");
-        teardown::undo(core, &sandbox).await;
+        undo(core, &sandbox).await;
         return Some(parent);
     }
     container::adopt::load(core, &sandbox);
@@ -116,6 +119,18 @@ async fn adopt_sandbox(core: &Arc<Core>, dir: &Path) -> Option<String> {
     }
     container::settle(core, &sandbox.id);
     Some(parent)
+}
+
+/// Undoes what was left half-made, aside when it takes long: a network plugin that hangs must not keep the other
+/// pods waiting.
+async fn undo(core: &Arc<Core>, sandbox: &Arc<Sandbox>) {
+    tracing::info!(sandbox = %sandbox.id, "undoing a sandbox that was not finished");
+    core.registry.add_sandbox(sandbox.clone());
+    let (owned, of) = (core.clone(), sandbox.clone());
+    let undoing = tokio::spawn(async move { teardown::undo(&owned, &of).await });
+    if tokio::time::timeout(PATIENCE, undoing).await.is_err() {
+        tracing::warn!(sandbox = %sandbox.id, "undoing the sandbox takes long and goes on aside");
+    }
 }
 
 /// Finds the shim of a sandbox and what it holds.
@@ -176,8 +191,12 @@ async fn collect(core: &Arc<Core>, parents: &HashSet<String>) {
         .filter_map(|dir| file_name(dir))
         .filter(|name| is_id(name));
     let sandboxes: Vec<SandboxId> = names.map(|name| SandboxId(name.to_owned())).collect();
-    if let Err(error) = core.network.collect(&sandboxes).await {
-        tracing::warn!(error = chain(&error), "cannot collect network leases");
+    match tokio::time::timeout(PATIENCE, core.network.collect(&sandboxes)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(error = chain(&error), "cannot collect network leases"),
+        Err(_) => tracing::warn!(
+            "collecting network leases takes too long, a plugin hangs; the next start tries again"
+        ),
     }
     let known = |id: &str| core.registry.container_by_id(id).is_some();
     match core.images.keys().await {

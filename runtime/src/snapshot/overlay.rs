@@ -23,7 +23,7 @@ use hanok_shim::protocol::Rootfs;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 use super::{ChainId, Draft, Holdings, Key, Settled, SnapshotError, Snapshotter, Usage};
-use crate::content::Digest;
+use crate::content::{self, Digest};
 use crate::unpack::{self, Limits};
 
 /// Deepest directory that is counted; layers cannot be deeper, containers can make them so.
@@ -88,13 +88,16 @@ impl Overlay {
             let unsynced = fs::read_to_string(path.join("unsynced")).ok();
             let torn = unsynced.is_some_and(|boot| boot.trim() != self.boot_id);
             if torn || !path.join("layer.json").is_file() || !path.join("fs").is_dir() {
-                self.discard(&path)?;
+                if let Err(error) = self.discard(&path) {
+                    let error = crate::service::chain(&error);
+                    tracing::warn!(path = %path.display(), error, "cannot remove a damaged layer");
+                }
                 damaged.push(path);
             }
         }
         for dir in ["ingest", "trash"] {
             for path in entries(&self.root.join(dir))? {
-                fs::remove_dir_all(&path).map_err(fail("remove", &path))?;
+                content::remove_left_over(&path);
             }
         }
         Ok(damaged)
@@ -141,7 +144,12 @@ impl Overlay {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other.map_err(fail("remove", path))?,
         }
-        fs::remove_dir_all(&trash).map_err(fail("remove", &trash))
+        match fs::symlink_metadata(&trash).is_ok_and(|meta| meta.is_dir()) {
+            true => fs::remove_dir_all(&trash),
+            // A file in the place of a layer.
+            false => fs::remove_file(&trash),
+        }
+        .map_err(fail("remove", &trash))
     }
 }
 

@@ -1,11 +1,12 @@
 //! A new agent over what an old one left.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hanok_runtime::api::{ContainerState, RuntimeService, SandboxState};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::fakes::{Fault, SLOW};
 use crate::rig::{PATIENCE, Rig};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -133,6 +134,39 @@ async fn root_half_made_sandboxes_are_undone_at_the_next_open() {
     rig.open().await;
     assert!(rig.runtime().list_pod_sandboxes().await.unwrap().is_empty());
     let _ = container;
+    rig.assert_nothing_left().await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_shim_without_its_socket_is_ended_with_its_sandbox() {
+    let mut rig = Rig::new("nosocket").await;
+    let sandbox = rig.sandbox().await;
+    rig.start(&sandbox.id, rig.script("c", "sleep 600")).await;
+    rig.close();
+    fs::remove_file(rig.path(&format!("run/sandboxes/{}/shim.sock", sandbox.id))).unwrap();
+    rig.open().await;
+    // Its processes are looked for, too.
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_network_that_hangs_does_not_keep_the_next_agent_from_starting() {
+    let mut rig = Rig::new("slowundo").await;
+    let sandbox = rig.sandbox().await;
+    rig.close();
+    let file = rig.path(&format!("run/sandboxes/{}/sandbox.json", sandbox.id));
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("\"Made\"", "\"Making\"")).unwrap();
+    *rig.fault.lock().unwrap() = Fault::SlowDelete;
+    let began = Instant::now();
+    rig.open().await;
+    assert!(began.elapsed() < SLOW, "{:?}", began.elapsed());
+    let listed = rig.runtime().list_pod_sandboxes().await.unwrap();
+    assert_eq!(listed[0].state, SandboxState::NotReady);
+    // Whoever wants it gone waits for what is under way.
+    let remove = rig.runtime().remove_pod_sandbox(&sandbox.id);
+    remove.await.unwrap();
     rig.assert_nothing_left().await;
     rig.finish().await;
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use hanok_runtime::api::SandboxId;
@@ -15,6 +16,9 @@ use hanok_runtime::spec::ImageFacts;
 use hanok_shim::protocol::Rootfs;
 
 use crate::rig::IMAGE;
+
+/// How long a slow DEL takes: longer than an agent waits for it at its start.
+pub(crate) const SLOW: Duration = Duration::from_secs(8);
 
 /// Where something is to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +30,8 @@ pub(crate) enum Fault {
     NoAddress,
     /// ADD fails, and DEL too.
     AddAndDelete,
+    /// DEL takes longer than anybody wants to wait.
+    SlowDelete,
     Prepare,
 }
 
@@ -86,8 +92,12 @@ impl PodNetwork for FakeNetwork {
     }
 
     async fn delete(&self, request: NetworkRequest<'_>) -> Result<(), NetworkError> {
-        if *self.fault.lock().unwrap() == Fault::AddAndDelete {
+        let fault = *self.fault.lock().unwrap();
+        if fault == Fault::AddAndDelete {
             return Err(NetworkError("delete fails".into()));
+        }
+        if fault == Fault::SlowDelete {
+            tokio::time::sleep(SLOW).await;
         }
         self.attached
             .lock()

@@ -79,7 +79,7 @@ async fn root_failing_sandbox_leaves_nothing() {
     let rig = Rig::new("failstart").await;
     // The shim comes up and refuses the order.
     let mut config = rig.sandbox_config();
-    config.sysctls = [("no.such.sysctl".to_owned(), "1".to_owned())].into();
+    config.sysctls = [("net.no_such_sysctl".to_owned(), "1".to_owned())].into();
     let error = rig.runtime().run_pod_sandbox(config).await.unwrap_err();
     assert!(error.to_string().contains("sysctl"), "{error}");
     rig.assert_nothing_left().await;

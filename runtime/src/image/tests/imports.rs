@@ -199,3 +199,34 @@ async fn root_an_image_of_many_layers_needs_no_deep_stack() {
     let found = images.import(scratch.path(), None).await.unwrap();
     assert_eq!(images.ensure(&found[0].id).await.unwrap().len(), 400);
 }
+
+#[test]
+fn root_what_is_strange_in_the_store_is_no_reason_not_to_open_it() {
+    let root = tempfile::tempdir().unwrap();
+    let open = || Images::open(ImagesConfig::new(root.path()));
+    drop(open().unwrap());
+    for place in [
+        "content/ingest",
+        "content/blobs/sha256",
+        "images/by-id",
+        "images/refs",
+        "snapshots/overlay/layers",
+        "snapshots/overlay/active",
+        "snapshots/overlay/ingest",
+        "snapshots/overlay/trash",
+    ] {
+        let place = root.path().join(place);
+        fs::create_dir_all(place.join("dir/deep")).unwrap();
+        fs::write(place.join("file"), "x").unwrap();
+        fs::create_dir(place.join(".tmp-dir")).unwrap();
+    }
+    drop(open().unwrap());
+    for swept in [
+        "content/ingest",
+        "snapshots/overlay/ingest",
+        "snapshots/overlay/trash",
+    ] {
+        let left = fs::read_dir(root.path().join(swept)).unwrap().count();
+        assert_eq!(left, 0, "{swept}");
+    }
+}
