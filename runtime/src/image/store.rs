@@ -106,9 +106,16 @@ impl Store {
             if good(&path) {
                 continue;
             }
+            let name = format!("{dir}-{}", name.to_string_lossy());
             let aside = self.root.join("broken").join(name);
-            fs::rename(&path, &aside).map_err(content::ContentError::io("set aside", &path))?;
-            broken.push(aside);
+            // One of the same name from an earlier time gives way.
+            content::remove_left_over(&aside);
+            match fs::rename(&path, &aside) {
+                Ok(()) => broken.push(aside),
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "cannot set aside what is broken");
+                }
+            }
         }
         Ok(broken)
     }

@@ -127,9 +127,11 @@ fn root_pods_reach_each_other_by_address_and_leave_no_lease() {
             handlers: BTreeMap::new(),
         };
         let network = || Arc::new(CniNetwork::new(base.join("netns"), options.clone()));
-        let runtime = Runtime::open(config.clone(), images.clone(), network())
-            .await
-            .unwrap();
+        let open = async || {
+            let opened = Runtime::open(config.clone(), images.clone(), network()).await;
+            opened.unwrap()
+        };
+        let runtime = open().await;
         runtime.network_ready().await.unwrap();
         let server = runtime.run_pod_sandbox(pod(base, "server")).await.unwrap();
         let client = runtime.run_pod_sandbox(pod(base, "client")).await.unwrap();
@@ -152,18 +154,11 @@ fn root_pods_reach_each_other_by_address_and_leave_no_lease() {
         crate::guard::assert_closed_to_users(base);
         // Another agent; what it does not know of must not lose its lease.
         drop(runtime);
-        let runtime = Runtime::open(config.clone(), images.clone(), network())
-            .await
-            .unwrap();
+        let runtime = open().await;
         assert_eq!(runtime.list_pod_sandboxes().await.unwrap().len(), 2);
         assert_eq!(leases(base), 2);
 
-        let runtime = over_a_torn_record(runtime, base, image, async || {
-            Runtime::open(config.clone(), images.clone(), network())
-                .await
-                .unwrap()
-        })
-        .await;
+        let runtime = over_a_torn_record(runtime, base, image, open).await;
         for sandbox in [&server, &client] {
             runtime.remove_pod_sandbox(&sandbox.id).await.unwrap();
             runtime
