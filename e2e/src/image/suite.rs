@@ -48,6 +48,7 @@ pub(super) fn recipe(name: &str) -> Result<Option<Recipe>> {
         "busybox" => recipe(shell()?, json!({ "Cmd": ["sh"], "Env": [PATH] })),
         "nonroot" => recipe(shell()?, json!({ "User": "1234", "Env": [PATH] })),
         "ipc-utils" => recipe(ipc_utils()?, json!({ "Cmd": ["sh"], "Env": [PATH] })),
+        "glibc-dns-testing" => recipe(glibc()?, json!({ "Cmd": ["sh"], "Env": [PATH] })),
         "nonewprivs" => recipe(nonewprivs()?, json!({ "Cmd": ["nnp"], "Env": [PATH] })),
         "nginx" => recipe(nginx()?, json!({ "Cmd": ["nginx"], "Env": [PATH] })),
         "kitten" | "nautilus" => recipe(pet(short)?, agnhost_config("test-webserver")),
@@ -68,11 +69,12 @@ pub(super) fn wanted<'a>(address: &str, references: &'a str) -> Vec<(&'a str, &'
 }
 
 fn is_made(name: &str) -> bool {
-    const MADE: [&str; 8] = [
+    const MADE: [&str; 9] = [
         "agnhost",
         "busybox",
         "nonroot",
         "ipc-utils",
+        "glibc-dns-testing",
         "nonewprivs",
         "nginx",
         "kitten",
@@ -160,6 +162,16 @@ fn ipc_utils() -> Result<Vec<Rootfs>> {
         let path = format!("usr/bin/{name}");
         tools = tools.linked_program(&path, &Path::new("/").join(&path))?;
     }
+    let mut layers = shell()?;
+    layers.push(tools);
+    Ok(layers)
+}
+
+/// What asks for names by the C library of most distributions.
+fn glibc() -> Result<Vec<Rootfs>> {
+    let tools = Rootfs::new()
+        .linked_program("bin/hostname", Path::new("/bin/hostname"))?
+        .text("etc/nsswitch.conf", "hosts: files dns\n");
     let mut layers = shell()?;
     layers.push(tools);
     Ok(layers)

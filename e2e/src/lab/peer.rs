@@ -301,6 +301,9 @@ disable = true
             "clusterDNS": [topology::CLUSTER_DNS],
             "containerRuntimeEndpoint": format!("unix://{}", self.run_dir().join("containerd.sock").display()),
             "enforceNodeAllocatable": [],
+            // What a full disk of the machine does to a node is not what is compared.
+            "evictionHard": { "imagefs.available": "0%", "nodefs.available": "0%" },
+            "imageGCHighThresholdPercent": 100,
             "failCgroupV1": false,
             "failSwapOn": false,
             // The machine's disk may be full of other things; a tenth of a large one is much.
