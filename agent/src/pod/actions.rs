@@ -315,12 +315,13 @@ fn start(inputs: &Inputs<'_>, container: &Container, actions: &mut PodActions) {
         return;
     }
     let key = back_off::key(container);
+    // A container that was made and could not be started has not run: what counts is the run before.
     let ended = inputs
         .seen
-        .newest(&container.name)
-        .filter(|record| record.finished_at.is_some());
+        .records_of(&container.name)
+        .find(|record| back_off::end(record).is_some());
     let standing = ended.and_then(|record| back_off::standing(record, key));
-    let finished = ended.and_then(|record| record.finished_at).map(timestamp);
+    let finished = ended.and_then(back_off::end).map(timestamp);
     if let (Some(delay), Some(finished)) = (standing, finished) {
         let until = after(finished, delay);
         if inputs.now < until {

@@ -4,9 +4,9 @@
 //! [`labels::BACK_OFF`]), so that a new agent goes on with it. The back-off of pulls lives in the worker.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use hanok_runtime::api;
+use hanok_runtime::api::{self, ContainerState};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Container;
 
@@ -56,11 +56,20 @@ pub fn key(container: &Container) -> u64 {
     labels::fnv1a(&[image.as_bytes(), &resources])
 }
 
+/// When a run ended. One whose end nobody saw counts from its beginning: it may have ended as soon.
+pub fn end(record: &api::Container) -> Option<SystemTime> {
+    match record.state {
+        ContainerState::Created | ContainerState::Running => None,
+        ContainerState::Exited | ContainerState::Unknown => {
+            Some(record.finished_at.unwrap_or(record.created_at))
+        }
+    }
+}
+
 /// The back-off that stands after the run of this record, if any.
 pub fn standing(record: &api::Container, key: u64) -> Option<Duration> {
     let step = Step::of(record).filter(|step| step.key == key)?;
-    let finished = record.finished_at?;
-    let ran = finished
+    let ran = end(record)?
         .duration_since(record.created_at)
         .unwrap_or_default();
     (ran <= RESET_AFTER).then_some(step.delay)

@@ -57,6 +57,7 @@ pub(super) async fn run(
         let mut drained = false;
         let code = loop {
             tokio::select! {
+                biased;
                 code = &mut wait => break code?,
                 () = &mut read, if !drained => drained = true,
                 () = &mut deadline => {

@@ -1,6 +1,6 @@
 //! The pods of this node as others may see them: each worker writes its own entry, anybody reads.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use hanok_runtime::api::PodUid;
@@ -22,7 +22,7 @@ struct Entry {
 /// The pods of this node, and the bells of their workers. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Pods {
-    entries: Arc<RwLock<HashMap<PodUid, Entry>>>,
+    entries: Arc<RwLock<BTreeMap<PodUid, Entry>>>,
     /// Rung when a pod's containers have all ended for good.
     over: Arc<Notify>,
 }
@@ -82,11 +82,11 @@ impl Pods {
     }
 
     // A panic elsewhere leaves the map whole: every change is one insertion, removal or assignment.
-    fn read(&self) -> RwLockReadGuard<'_, HashMap<PodUid, Entry>> {
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<PodUid, Entry>> {
         self.entries.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, HashMap<PodUid, Entry>> {
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<PodUid, Entry>> {
         self.entries.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

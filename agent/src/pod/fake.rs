@@ -64,6 +64,12 @@ pub(crate) struct State {
     pub(crate) node: NodeView,
     /// Memory that no container can do without.
     pub(crate) memory_in_use: Option<u64>,
+    /// The output of commands stays open after their end.
+    pub(crate) open_output: bool,
+    /// Containers whose program is not there.
+    pub(crate) missing: BTreeSet<String>,
+    /// Containers that cannot be made.
+    pub(crate) refused: BTreeSet<String>,
     /// Why sandboxes cannot be made.
     pub(crate) broken_network: Option<String>,
     next: u32,
@@ -120,6 +126,20 @@ impl Fake {
         record.exit_code = code;
         record.finished_at = Some(now);
         record.reason = if code == 0 { "Completed" } else { "Error" }.into();
+        let uid = record.pod.clone();
+        drop(state);
+        self.ring(&uid);
+    }
+
+    /// The shim of a running container dies, and the container with it: nobody knows how it ended.
+    pub(crate) fn lose_sight_of(&self, name: &str) {
+        let mut state = self.state();
+        let running = |record: &&mut Container| {
+            record.config.name == name && record.state == ContainerState::Running
+        };
+        let record = state.containers.iter_mut().find(running);
+        let record = record.expect("a running container");
+        record.state = ContainerState::Unknown;
         let uid = record.pod.clone();
         drop(state);
         self.ring(&uid);
@@ -273,6 +293,9 @@ impl RuntimeService for Fake {
         self.call(format!("create {}.{}", config.name, config.attempt));
         let now = self.now();
         let mut state = self.state();
+        if state.refused.contains(&config.name) {
+            return Err(Error::Create("no command specified".to_owned()));
+        }
         state.next += 1;
         let id = ContainerId(format!("{}.{}#{}", config.name, config.attempt, state.next));
         let pod = state.sandboxes.iter().find(|known| known.id == *sandbox);
@@ -305,15 +328,25 @@ impl RuntimeService for Fake {
     async fn start_container(&self, id: &ContainerId) -> Result<()> {
         let now = self.now();
         let mut state = self.state();
+        let missing = state.missing.clone();
         let Some(record) = state.containers.iter_mut().find(|record| record.id == *id) else {
             return Err(Error::NotFound {
                 kind: "container",
                 id: id.0.clone(),
             });
         };
+        let name = record.config.name.clone();
+        if missing.contains(&name) {
+            record.state = ContainerState::Exited;
+            record.exit_code = 128;
+            record.reason = "StartError".to_owned();
+            record.finished_at = Some(now);
+            let (id, message) = (id.clone(), "no such file or directory".to_owned());
+            let code = record.exit_code;
+            return Err(Error::Start { id, code, message });
+        }
         record.state = ContainerState::Running;
         record.started_at = Some(now);
-        let name = record.config.name.clone();
         let call = format!("start {name}.{}", record.config.attempt);
         state.calls.push(call);
         if let Some((after, code)) = state.runs.get(&name).copied() {
@@ -358,11 +391,17 @@ impl RuntimeService for Fake {
 
     async fn exec(&self, _id: &ContainerId, _request: ExecRequest) -> Result<ExecSession> {
         self.call("exec".to_owned());
+        let answer = self.state().answer;
+        let open = self.state().open_output;
+        let (ours, theirs) = tokio::io::duplex(64);
         Ok(ExecSession {
             stdin: None,
-            stdout: Box::new(&b"the answer"[..]),
+            stdout: match open {
+                true => Box::new(theirs),
+                false => Box::new(&b"the answer"[..]),
+            },
             stderr: None,
-            process: Box::new(Process(self.state().answer)),
+            process: Box::new(Process(answer, ours)),
         })
     }
 
@@ -423,7 +462,10 @@ impl RuntimeService for Fake {
 }
 
 /// A command that has ended; or hangs, when it has no answer.
-struct Process(Option<i32>);
+struct Process(
+    Option<i32>,
+    #[expect(dead_code, reason = "holds the output open")] tokio::io::DuplexStream,
+);
 
 #[async_trait]
 impl ExecProcess for Process {
@@ -471,7 +513,7 @@ impl ImageService for Fake {
     }
 }
 
-fn image() -> Image {
+pub(crate) fn image() -> Image {
     Image {
         id: "sha256:aa".into(),
         repo_tags: Vec::new(),

@@ -6,7 +6,7 @@
 //! PODS_DIR/UID/containers/NAME/ATTEMPT    mounted at the termination message path
 //! LINKS_DIR/POD_NS_NAME-ID.log            link to the log file of one run
 //! ```
-//! The functions that do I/O block; callers run them on the blocking pool. None of the files is durable:
+//! The functions that do I/O block; callers run them by [`off_the_loop`]. None of the files is durable:
 //! they are written anew whenever a container starts.
 
 pub mod dns;
@@ -20,9 +20,22 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hanok_runtime::api::PodUid;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::spawn_blocking;
 
 /// Longest file name that file systems take.
 const NAME_MAX: usize = 255;
+
+/// Runs work that blocks beside the event loop. A runtime with one thread has no side: there it runs in place, and
+/// what depends on its end happens in one order only. None when it panicked.
+pub async fn off_the_loop<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    match Handle::current().runtime_flavor() {
+        RuntimeFlavor::CurrentThread => Some(work()),
+        _ => spawn_blocking(work).await.ok(),
+    }
+}
 
 /// Writes a file with that mode unless it has that content already.
 pub fn write(path: &Path, content: &str, mode: u32) -> io::Result<()> {

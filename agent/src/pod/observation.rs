@@ -33,6 +33,8 @@ pub struct Lost {
     pub exit: Exit,
     /// The restart count of its next run.
     pub next: u32,
+    /// When its last run began, as far as that was told.
+    pub started: Option<Timestamp>,
 }
 
 impl Observation {
@@ -42,12 +44,14 @@ impl Observation {
             .sort_by_key(|sandbox| std::cmp::Reverse((sandbox.config.attempt, sandbox.created_at)));
         view.containers
             .sort_by_key(|record| std::cmp::Reverse((record.config.attempt, record.created_at)));
-        let statuses = last.into_iter().flat_map(|status| {
-            let init = status.init_container_statuses.iter().flatten();
-            let app = status.container_statuses.iter().flatten();
-            init.chain(app)
-                .chain(status.ephemeral_container_statuses.iter().flatten())
-        });
+        let statuses = {
+            last.into_iter().flat_map(|status| {
+                let init = status.init_container_statuses.iter().flatten();
+                let app = status.container_statuses.iter().flatten();
+                init.chain(app)
+                    .chain(status.ephemeral_container_statuses.iter().flatten())
+            })
+        };
         let resetting = last.is_some_and(is_resetting);
         let lost = statuses
             .filter(|status| {
@@ -144,6 +148,19 @@ impl Observation {
         self.lost.get(name)
     }
 
+    /// Whether the container has run in the newest sandbox, though its record there is lost. The API's times are whole
+    /// seconds: a run that began in the sandbox's first second does not tell.
+    pub fn ran_in_newest_sandbox(&self, name: &str) -> bool {
+        let lost = self.lost(name);
+        // What was restarted with everything else waits for the init containers again.
+        let lost = lost.filter(|lost| lost.exit.reason != RESTARTING_ALL);
+        let started = lost.and_then(|lost| lost.started);
+        let sandbox = self.newest_sandbox();
+        started.zip(sandbox).is_some_and(|(started, sandbox)| {
+            started.as_second() > timestamp(sandbox.created_at).as_second()
+        })
+    }
+
     /// How the container last ended; none when it never ran, or runs.
     pub fn last_exit(&self, name: &str) -> Option<Exit> {
         match self.newest(name) {
@@ -221,7 +238,17 @@ fn lost(status: &ContainerStatus, resetting: bool) -> Option<Lost> {
     } else {
         count.saturating_add(1)
     };
-    Some(Lost { exit, next })
+    let running = state.and_then(|state| state.running.as_ref());
+    let started = running.map_or_else(
+        || terminated.and_then(|ended| ended.started_at.clone()),
+        |running| running.started_at.clone(),
+    );
+    let started = started.map(|time| time.0);
+    Some(Lost {
+        exit,
+        next,
+        started,
+    })
 }
 
 #[cfg(test)]

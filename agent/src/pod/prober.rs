@@ -10,7 +10,7 @@ mod attempt;
 mod grpc;
 mod subject;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ use subject::{Subject, Verdict};
 /// The probes of one pod.
 #[derive(Debug)]
 pub(super) struct Prober {
-    tasks: HashMap<ContainerId, AbortHandle>,
+    tasks: BTreeMap<ContainerId, AbortHandle>,
     sender: UnboundedSender<(ContainerId, Verdict)>,
     verdicts: UnboundedReceiver<(ContainerId, Verdict)>,
     /// The pod ends: nothing is to be restarted any more.
@@ -43,7 +43,7 @@ impl Prober {
     pub(super) fn new() -> Self {
         let (sender, verdicts) = unbounded_channel();
         Self {
-            tasks: HashMap::new(),
+            tasks: BTreeMap::new(),
             sender,
             verdicts,
             ending: CancellationToken::new(),

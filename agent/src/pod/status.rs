@@ -256,7 +256,10 @@ pub(super) fn status_of_run<'a>(status: &'a PodStatus, id: &str) -> Option<&'a C
 }
 
 /// The status of that name in any of the lists.
-fn status_of<'a>(status: Option<&'a PodStatus>, name: &str) -> Option<&'a ContainerStatus> {
+pub(super) fn status_of<'a>(
+    status: Option<&'a PodStatus>,
+    name: &str,
+) -> Option<&'a ContainerStatus> {
     let status = status?;
     let init = status.init_container_statuses.iter().flatten();
     let app = status.container_statuses.iter().flatten();

@@ -67,9 +67,6 @@ pub enum UsersError {
         /// The file.
         path: PathBuf,
     },
-    /// The agent is ending.
-    #[error("user namespace: cancelled")]
-    Cancelled(#[source] tokio::task::JoinError),
     /// A file cannot be read or written.
     #[error("user namespace: cannot {verb} {path}")]
     Io {

@@ -17,7 +17,9 @@ mod stopping;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +32,7 @@ use tracing::{info, warn};
 
 use super::back_off::{PullBackOff, after};
 use super::directory::Slot;
-use super::files::termination;
+use super::files::{self, termination};
 use super::observation::{Observation, UNKNOWN_EXIT_CODE};
 use super::probe::ProbeResults;
 use super::prober::Prober;
@@ -157,6 +159,8 @@ pub(super) struct Worker {
     retries: BTreeMap<Key, Timestamp>,
     /// Runs whose back-off has been announced.
     announced: BTreeSet<ContainerId>,
+    /// When the last of those that are stopped for a restart has to be gone.
+    restarts_until: Option<Timestamp>,
     /// Runs that have been stopped, whatever their record says.
     stopped: BTreeSet<ContainerId>,
     last: Option<PodStatus>,
@@ -217,6 +221,7 @@ impl Worker {
             operations: Operations::default(),
             retries: BTreeMap::new(),
             announced: BTreeSet::new(),
+            restarts_until: None,
             stopped: BTreeSet::new(),
             told_ready,
             last,
@@ -236,7 +241,9 @@ impl Worker {
             }
             let timer = self.wake.map(|wake| self.deps.clock.instant(wake));
             let timer = timer.map_or(self.next_resync, |timer| timer.min(self.next_resync));
+            // Each of them leads to the same turn; in this order, so that the same world takes the same course.
             tokio::select! {
+                biased;
                 changed = self.inbox.changed() => if changed.is_err() { return },
                 () = self.bell.notified() => {}
                 done = self.operations.next() => self.finish(done),
@@ -266,7 +273,9 @@ impl Worker {
         if self.slot.take_stale() {
             self.retries
                 .retain(|key, _| !matches!(key, Key::Start(_) | Key::Volumes));
-            self.refresh_volumes();
+            if matches!(self.stage, Stage::Running) {
+                self.refresh_volumes();
+            }
         }
         if Instant::now() >= self.next_resync {
             self.next_resync = Instant::now() + jittered(RESYNC);
@@ -315,7 +324,9 @@ impl Worker {
         }
         if pod.metadata.generation != self.pod.metadata.generation || pod.spec != self.pod.spec {
             // What failed for the old form may work for the new one.
-            self.deps.objects.register(&pod);
+            if !matches!(self.stage, Stage::Gone) {
+                self.deps.objects.register(&pod);
+            }
             if !Allocation::of(&self.pod).covers(&pod) {
                 self.to_resize = true;
                 self.facts.resizing = None;
@@ -390,7 +401,7 @@ impl Worker {
                     message
                 }
             };
-            let message = tokio::task::spawn_blocking(read).await.unwrap_or_default();
+            let message = files::off_the_loop(read).await.unwrap_or_default();
             known.insert(record.id.clone(), message);
         }
     }
@@ -461,9 +472,27 @@ fn is_ready(status: &PodStatus) -> bool {
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
+thread_local! {
+    /// What [`jittered`] goes on from.
+    static JITTER: Cell<u64> = Cell::new(RandomState::new().hash_one(0) | 1);
+}
+
 /// The duration, and up to half as much again.
 pub(super) fn jittered(duration: Duration) -> Duration {
-    use std::hash::{BuildHasher, RandomState};
-    let random = RandomState::new().hash_one(0) % 1024;
+    let random = JITTER.with(|state| {
+        // xorshift: spread, not secrecy.
+        let mut seed = state.get();
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        state.set(seed);
+        seed % 1024
+    });
     duration + duration / 2048 * u32::try_from(random).unwrap_or(0)
+}
+
+/// Lets the pauses of this thread's workers follow from a seed.
+#[cfg(test)]
+pub(super) fn seed_jitter(seed: u64) {
+    JITTER.with(|state| state.set(seed | 1));
 }

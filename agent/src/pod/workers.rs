@@ -7,7 +7,7 @@ mod admission;
 mod house;
 mod resize;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub fn start(deps: Deps, updates: mpsc::Receiver<PodUpdate>) -> (Pods, JoinHandl
         promises: Promises::new(allocations),
         deps: Arc::new(deps),
         pods: pods.clone(),
-        workers: HashMap::new(),
+        workers: BTreeMap::new(),
         tasks: JoinSet::new(),
         ids: HashMap::new(),
         held: Vec::new(),
@@ -64,7 +64,7 @@ struct Handle {
 struct Workers {
     deps: Arc<Deps>,
     pods: Pods,
-    workers: HashMap<PodUid, Handle>,
+    workers: BTreeMap<PodUid, Handle>,
     tasks: JoinSet<()>,
     ids: HashMap<Id, PodUid>,
     /// Pods that wait for an older one of their name to be gone.
@@ -83,7 +83,9 @@ impl Workers {
         self.make_cgroups().await;
         let mut next = Instant::now() + HOUSEKEEPING;
         loop {
+            // In this order, so that the same world always takes the same course.
             tokio::select! {
+                biased;
                 update = updates.recv() => match update {
                     Some(update) => self.update(update).await,
                     None => return,
@@ -121,7 +123,7 @@ impl Workers {
                 self.synced = true;
                 self.keep_house().await;
                 // Whoever ran before is known by now, or being ended.
-                self.found = Found::Sandboxes(HashMap::new());
+                self.found = Found::Sandboxes(BTreeMap::new());
                 self.try_wishes();
             }
         }

@@ -21,9 +21,10 @@ pub(super) enum Progress {
 /// Plans the steps of the init phase; keeps sidecars running in it and after it.
 pub(super) fn plan(inputs: &Inputs<'_>, actions: &mut PodActions) -> Progress {
     let containers = spec::init_containers(inputs.pod);
-    let is_over = spec::app_containers(inputs.pod)
-        .iter()
-        .any(|container| inputs.seen.current(&container.name).is_some());
+    let is_over = spec::app_containers(inputs.pod).iter().any(|container| {
+        let name = &container.name;
+        inputs.seen.current(name).is_some() || inputs.seen.ran_in_newest_sandbox(name)
+    });
     if is_over {
         keep_sidecars(inputs, containers, actions);
         return Progress::Done;

@@ -94,6 +94,8 @@ fn of_record(
     base: ContainerStatus,
 ) -> ContainerStatus {
     let old = status_of(inputs.last, &container.name);
+    // The record of a later run may have been lost; what was told is not taken back.
+    let told = old.map_or(0, |old| old.restart_count);
     let ended = terminated(inputs, newest);
     let hook_runs = inputs.facts.starting.contains(&container.name)
         && container
@@ -134,7 +136,7 @@ fn of_record(
         image: newest.config.image_reference.clone(),
         image_id: newest.image_ref.clone(),
         container_id: Some(container_id(newest)),
-        restart_count: i32::try_from(count).unwrap_or(i32::MAX),
+        restart_count: i32::try_from(count).unwrap_or(i32::MAX).max(told),
         state: Some(state),
         last_state: before,
         volume_mounts: volume_mounts(container),

@@ -31,7 +31,7 @@ pub(super) fn phase(inputs: &Inputs<'_>, statuses: &Statuses) -> &'static str {
     match phase {
         "Succeeded" | "Failed" if busy && last == Some("Running") => "Running",
         "Succeeded" | "Failed" if busy => "Pending",
-        "Pending" | "Running" if ended => "Failed",
+        "Pending" | "Running" if ended && !busy => "Failed",
         phase => phase,
     }
 }

@@ -84,8 +84,8 @@ async fn remove_logs(job: &Job) -> Result<(), String> {
         job.deps.settings.pod_log_dir(&job.pod),
         job.log_links.clone(),
     );
-    tokio::task::spawn_blocking(move || files::remove_logs(&logs, &links))
+    files::off_the_loop(move || files::remove_logs(&logs, &links))
         .await
-        .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+        .unwrap_or_else(|| Err(std::io::Error::other("removing them failed")))
         .map_err(|error| format!("cannot remove the pod's logs: {error}"))
 }

@@ -33,8 +33,8 @@ pub(in crate::pod) async fn run(job: Job) -> Result<(), api::Error> {
         }
         runtime.remove_container(&record.id).await?;
         let (log, link) = (record.log_path.clone(), job.log_link(name, &record.id));
-        let removed = tokio::task::spawn_blocking(move || files::remove_run_logs(&log, &link));
-        if let Ok(Err(error)) = removed.await {
+        let removed = files::off_the_loop(move || files::remove_run_logs(&log, &link));
+        if let Some(Err(error)) = removed.await {
             tracing::warn!(container = %name, %error, "cannot remove the logs of a container");
         }
     }

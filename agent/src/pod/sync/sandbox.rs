@@ -6,13 +6,12 @@ use std::time::Duration;
 use futures::future::join_all;
 use hanok_runtime::api::{self, SandboxId, UserNamespace};
 use k8s_openapi::api::core::v1::Pod;
-
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{chain, stop};
-use crate::pod::files::dns;
+use crate::pod::files::{self, dns};
 use crate::pod::settings::Deps;
-use crate::pod::users::UsersError;
 use crate::pod::{config, resources, spec};
 use crate::sinks::EventKind;
 
@@ -28,15 +27,20 @@ pub(in crate::pod) struct Job {
     pub(in crate::pod) alive: Vec<api::Container>,
     /// The time that these get.
     pub(in crate::pod) grace: Duration,
+    /// The pod is not to run any more.
+    pub(in crate::pod) cancelled: CancellationToken,
 }
 
-/// Makes it. The error is what the user reads, as its event says it.
+/// Makes it, unless the pod is ended meanwhile. The error is what the user reads, as its event says it.
 pub(in crate::pod) async fn run(job: Job) -> Result<(), String> {
     let pod = &*job.pod;
     retire(&job).await.inspect_err(|message| {
         job.deps
             .pod_event(pod, EventKind::Warning, "FailedKillPod", message);
     })?;
+    if job.cancelled.is_cancelled() {
+        return Ok(());
+    }
     create(&job).await.map_err(|cause| {
         let message = format!("Failed to create pod sandbox: {cause}");
         job.deps
@@ -129,9 +133,8 @@ async fn users(job: &Job, handler: &str) -> Result<Option<UserNamespace>, String
         .filter_map(|sandbox| sandbox.config.user_namespace)
         .collect();
     let (ranges, uid) = (deps.settings.users.clone(), spec::uid(pod));
-    tokio::task::spawn_blocking(move || ranges.of_pod(&uid, &running))
+    files::off_the_loop(move || ranges.of_pod(&uid, &running).map_err(|error| chain(&error)))
         .await
-        .unwrap_or_else(|error| Err(UsersError::Cancelled(error)))
+        .unwrap_or_else(|| Err("choosing the pod's users failed".to_owned()))
         .map(Some)
-        .map_err(|error| chain(&error))
 }

@@ -91,6 +91,9 @@ pub(in crate::pod) async fn start(job: Job) -> Result<(), StartError> {
     let config = prepared?;
     let log_path = config.log_path.clone();
     job.make_room().await;
+    if cancelled.is_cancelled() {
+        return Err(StartError::Cancelled);
+    }
     let name = &job.container.name;
     let id = job
         .deps
@@ -166,9 +169,9 @@ impl Job {
             attempt: self.plan.attempt,
             first: self.records.is_empty(),
         };
-        let (attempt, mounts) = tokio::task::spawn_blocking(move || files.write())
+        let (attempt, mounts) = files::off_the_loop(move || files.write())
             .await
-            .unwrap_or_else(|error| Err(error.to_string()))
+            .unwrap_or_else(|| Err("writing the container's files failed".to_owned()))
             .map_err(refused)?;
         container::config(Ingredients {
             pod: &self.pod,
@@ -208,9 +211,8 @@ impl Job {
                 continue;
             }
             let (log, link) = (record.log_path.clone(), self.log_link(&record.id));
-            let removed =
-                tokio::task::spawn_blocking(move || files::remove_run_logs(&log, &link)).await;
-            if let Ok(Err(error)) = removed {
+            let removed = files::off_the_loop(move || files::remove_run_logs(&log, &link)).await;
+            if let Some(Err(error)) = removed {
                 warn!(container = %record.config.name, %error, "cannot remove the logs of a dead container");
             }
         }
@@ -231,8 +233,8 @@ impl Job {
     async fn link_log(&self, id: &ContainerId, log_path: &Path) {
         let log = self.deps.settings.pod_log_dir(&self.pod).join(log_path);
         let link = self.log_link(id);
-        let linked = tokio::task::spawn_blocking(move || files::link_log(&link, &log)).await;
-        if let Ok(Err(error)) = linked {
+        let linked = files::off_the_loop(move || files::link_log(&link, &log)).await;
+        if let Some(Err(error)) = linked {
             warn!(container = %self.container.name, %error, "cannot link the container's log");
         }
     }

@@ -64,6 +64,7 @@ async fn pre_stop(job: &Job) {
     let run = hook.run(&*job.deps.runtime);
     let sleeps = handler.exec.is_none() && handler.http_get.is_none();
     let cause = tokio::select! {
+        biased;
         ended = timeout(job.grace, run) => match ended {
             Ok(Ok(told)) => return job.deps.hook_told(&job.pod, told),
             Ok(Err(error)) => hook.message(&error),

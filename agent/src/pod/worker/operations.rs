@@ -91,6 +91,11 @@ impl Operations {
         self.starts.clone()
     }
 
+    /// Cancels the starts under way; later ones may go on.
+    pub(super) fn cancel_starts(&mut self) {
+        std::mem::take(&mut self.starts).cancel();
+    }
+
     /// Abandons the stops under way, so that they can be begun again with less time.
     pub(super) fn abandon_stops(&mut self) {
         self.handles.retain(|key, handle| {

@@ -114,6 +114,11 @@ impl Worker {
             return;
         }
         if let Some(attempt) = plan.create_sandbox {
+            if !self.operations.starting().is_empty() {
+                // They belong to the old one, and say nothing of how far the new one is.
+                self.operations.cancel_starts();
+                return;
+            }
             self.mount_volumes();
             self.create_sandbox(seen, attempt);
             return;
@@ -199,6 +204,7 @@ impl Worker {
                 .collect(),
             alive: seen.alive().cloned().collect(),
             grace: spec::grace_period(&self.pod),
+            cancelled: self.operations.starts(),
         };
         self.operations.spawn(Key::Sandbox, async {
             Outcome::Sandbox(sandbox::run(job).await)
@@ -282,6 +288,8 @@ impl Worker {
             grace,
             message: Some(message),
         };
+        let until = after(self.deps.clock.now(), grace);
+        self.restarts_until = self.restarts_until.max(Some(until));
         self.operations
             .spawn(key, async { Outcome::Stop(stop::stop(job).await) });
     }

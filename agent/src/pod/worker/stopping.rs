@@ -54,6 +54,12 @@ impl Worker {
     pub(super) fn begin_stopping(&mut self, stopping: Stopping) {
         self.operations.starts().cancel();
         self.prober.end();
+        // A restart may have been given more time than there is now.
+        if self.restarts_until > Some(stopping.deadline) {
+            self.operations.abandon_stops();
+        }
+        // What failed for a restart is tried at once for the end.
+        self.retries.retain(|key, _| !matches!(key, Key::Stop(_)));
         self.facts.crash_loops.clear();
         self.set_ending(Ending::Stopping);
         self.stage = Stage::Stopping(stopping);
@@ -129,13 +135,15 @@ impl Worker {
         stopping.grace = grace;
         stopping.deadline = stopping.deadline.min(after(now, grace));
         self.operations.abandon_stops();
+        self.retries.retain(|key, _| !matches!(key, Key::Stop(_)));
     }
 
     /// One turn after the containers have ended: cleans, then waits for the deletion.
     pub(super) fn turn_cleaning(&mut self, seen: &Observation) {
         let deleted = self.is_deleted();
         let extent = match self.stage {
-            Stage::Cleaning(_) if deleted => clean::Extent::Deleted,
+            // What could not be stopped is killed with its sandbox, and its end is told before its record goes.
+            Stage::Cleaning(_) if deleted && !seen.any_running() => clean::Extent::Deleted,
             Stage::Cleaning(_) => clean::Extent::Finished,
             Stage::Finished if deleted => {
                 let now = self.deps.clock.now();

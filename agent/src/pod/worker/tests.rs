@@ -2,6 +2,7 @@
 
 mod admission;
 mod hooks;
+mod lifecycle;
 mod probes;
 mod resize;
 mod restart_all;

@@ -2,7 +2,7 @@
 //!
 //! A pod that is to take others' place waits until they have ended; what it asks for counts from then on.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hanok_runtime::api::{PodSandbox, PodUid};
@@ -19,7 +19,7 @@ use crate::pod::worker::{Desired, Existence, NodeDecision};
 #[derive(Debug)]
 pub(super) enum Found {
     /// Sandboxes by their pods.
-    Sandboxes(HashMap<PodUid, PodSandbox>),
+    Sandboxes(BTreeMap<PodUid, PodSandbox>),
     /// It could not be asked: any pod may have run.
     Unknown,
 }

@@ -71,7 +71,7 @@ impl Workers {
             .collect();
         self.promises.keep(&known);
         let settings = self.deps.settings.clone();
-        let removed = tokio::task::spawn_blocking(move || {
+        let removed = files::off_the_loop(move || {
             for (uid, path) in files::log_dirs(&settings.log_dir) {
                 if !known.contains(&uid) {
                     let links = files::links_into(&path, &settings.log_links_dir);
@@ -80,7 +80,7 @@ impl Workers {
             }
             Ok::<(), std::io::Error>(())
         });
-        if let Ok(Err(error)) = removed.await {
+        if let Some(Err(error)) = removed.await {
             warn!(%error, "cannot remove logs of pods that are gone");
         }
     }

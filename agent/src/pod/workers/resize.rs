@@ -3,7 +3,7 @@
 //! The owner of the set promises, one pod after the other, so that no two pods are promised the same room. A promise is
 //! on disk before anybody acts on it: a new agent must not take a wish for a promise.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -23,8 +23,8 @@ use crate::sinks::EventKind;
 #[derive(Debug)]
 pub(super) struct Promises {
     dir: PathBuf,
-    known: HashMap<PodUid, Allocation>,
-    wishes: HashMap<PodUid, Wish>,
+    known: BTreeMap<PodUid, Allocation>,
+    wishes: BTreeMap<PodUid, Wish>,
 }
 
 /// A pod as somebody wishes it, and why it is not so.
@@ -46,8 +46,8 @@ impl Promises {
     pub(super) fn new(dir: PathBuf) -> Self {
         Self {
             dir,
-            known: HashMap::new(),
-            wishes: HashMap::new(),
+            known: BTreeMap::new(),
+            wishes: BTreeMap::new(),
         }
     }
 
