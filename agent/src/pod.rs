@@ -41,6 +41,8 @@ pub mod workers;
 mod fake;
 #[cfg(test)]
 mod sample;
+#[cfg(test)]
+mod sim;
 
 pub use directory::Pods;
 pub use settings::{Deps, Settings};
