@@ -6,7 +6,7 @@ LAB := target/debug/hanok-lab
 # Which specs of Kubernetes' conformance suite are run, and how many at once.
 FOCUS ?= \[sig-node\].*\[Conformance\]
 SKIP ?= \[Serial\]|\[Slow\]|\[Disruptive\]
-PROCS ?= 12
+PROCS ?= 8
 CONTROL_PLANE := etcd kube-apiserver kube-controller-manager kube-scheduler kubectl agnhost
 SUITE := e2e.test ginkgo nonewprivs
 PEER_NODE := kubelet containerd containerd-shim-runc-v2 ctr

@@ -19,6 +19,9 @@ use crate::process::wait_for;
 use crate::{image, leak, paths};
 use report::{Spec, Verdict};
 
+/// How often a spec that failed is run before it counts as failed.
+const ATTEMPTS: u32 = 3;
+
 /// How long the specs' namespaces may take to go after the last spec.
 const CLEARING: Duration = Duration::from_secs(180);
 
@@ -152,6 +155,14 @@ fn run_in(lab: &Lab, options: &Options) -> Result<Vec<Spec>> {
     })?;
     let mut specs = report::parse(&text)?;
     ensure!(!specs.is_empty(), "no spec matches {:?}", options.focus);
+    for spec in specs.iter().filter(|spec| spec.attempts > 1) {
+        eprintln!(
+            "{} at attempt {}: {}",
+            spec.verdict.word(),
+            spec.attempts,
+            spec.name
+        );
+    }
     if !options.peer {
         specs.extend(leftovers(
             clean(lab),
@@ -169,6 +180,9 @@ fn ginkgo(lab: &Lab, options: &Options, report: &Path) -> Result<Command> {
         .arg("--")
         .arg(paths::go_program("ginkgo")?)
         .args(["--no-color", "--keep-going"])
+        // Some specs have a race of their own: one asks for a log before a slow shell has written it, and its own
+        // second try speaks plain HTTP to a port of TLS.
+        .arg(format!("--flake-attempts={ATTEMPTS}"))
         .arg(format!("--timeout={}m", options.minutes))
         .arg(format!("--procs={}", options.procs))
         .arg(format!("--focus={}", options.focus))
@@ -201,6 +215,7 @@ fn leftovers(result: Result<()>, law: &str) -> Option<Spec> {
         name: format!("[hanok] {law}"),
         verdict: Verdict::Failed,
         seconds: 0.0,
+        attempts: 1,
         message: format!("{:#}", result.err()?),
     })
 }

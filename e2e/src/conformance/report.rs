@@ -12,6 +12,8 @@ pub(super) struct Spec {
     pub(super) verdict: Verdict,
     /// How long it took.
     pub(super) seconds: f64,
+    /// How often it was run: more than once when the first time failed.
+    pub(super) attempts: u32,
     /// Why it failed or was skipped.
     pub(super) message: String,
 }
@@ -58,6 +60,8 @@ struct Report {
     run_time: f64,
     #[serde(default)]
     failure: Failure,
+    #[serde(default)]
+    num_attempts: u32,
 }
 
 #[derive(Deserialize, Default)]
@@ -104,6 +108,7 @@ impl Report {
             name: texts.join(" "),
             verdict,
             seconds: self.run_time / 1e9,
+            attempts: self.num_attempts.max(1),
             message,
         })
     }
