@@ -235,8 +235,10 @@ impl World {
             container.name == *name && spec::init_kind(container) == ContainerKind::Sidecar
         })?;
         let uid = spec::uid(&book.pod);
-        // What was in a broken sandbox has been told to end all at once.
-        self.machine.ready_sandbox(&uid)?;
+        // What was in a broken sandbox, or in one that has lost its network, has been told to end all at once.
+        self.machine
+            .ready_sandbox(&uid)
+            .filter(|sandbox| !sandbox.ips.is_empty())?;
         // What was being restarted when the deletion came has been told to end before.
         let mut me = self
             .machine
