@@ -144,14 +144,3 @@ impl Runtime {
         Record::load(&self.root, id)
     }
 }
-
-/// An error with all its causes on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
-}

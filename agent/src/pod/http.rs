@@ -260,4 +260,4 @@ fn cause(error: &hyper::Error) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::pod) mod tests;

@@ -37,6 +37,14 @@ pub struct Lost {
     pub started: Option<Timestamp>,
 }
 
+/// Every container status of a pod: init, app, ephemeral.
+pub fn statuses(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    let init = status.init_container_statuses.iter().flatten();
+    let app = status.container_statuses.iter().flatten();
+    let ephemeral = status.ephemeral_container_statuses.iter().flatten();
+    init.chain(app).chain(ephemeral)
+}
+
 impl Observation {
     /// Joins a look at the runtime with the pod's last status.
     pub fn new(mut view: PodView, last: Option<&PodStatus>) -> Self {
@@ -44,16 +52,9 @@ impl Observation {
             .sort_by_key(|sandbox| std::cmp::Reverse((sandbox.config.attempt, sandbox.created_at)));
         view.containers
             .sort_by_key(|record| std::cmp::Reverse((record.config.attempt, record.created_at)));
-        let statuses = {
-            last.into_iter().flat_map(|status| {
-                let init = status.init_container_statuses.iter().flatten();
-                let app = status.container_statuses.iter().flatten();
-                init.chain(app)
-                    .chain(status.ephemeral_container_statuses.iter().flatten())
-            })
-        };
+        let told = last.into_iter().flat_map(statuses);
         let resetting = last.is_some_and(is_resetting);
-        let lost = statuses
+        let lost = told
             .filter(|status| {
                 view.containers
                     .iter()
@@ -131,10 +132,7 @@ impl Observation {
 
     /// The containers whose end restarts all of the pod's.
     pub fn reset_by(&self, pod: &Pod) -> Vec<&api::Container> {
-        let containers = spec::init_containers(pod)
-            .iter()
-            .chain(spec::app_containers(pod));
-        let ended = containers.filter_map(|container| {
+        let ended = spec::containers(pod).filter_map(|container| {
             let record = self.current(&container.name)?;
             let is_over = record.state == ContainerState::Exited;
             let action = spec::rule(container, record.exit_code).filter(|_| is_over)?;

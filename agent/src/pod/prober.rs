@@ -146,9 +146,7 @@ impl Drop for Prober {
 
 /// The container of that name, if it has a probe.
 fn probed<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
-    let init = spec::init_containers(pod).iter();
-    let mut containers = init.chain(spec::app_containers(pod));
-    containers
+    spec::containers(pod)
         .find(|container| container.name == name)
         .filter(|container| {
             container.startup_probe.is_some()

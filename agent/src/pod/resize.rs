@@ -48,7 +48,7 @@ pub struct Pending {
 impl Allocation {
     /// All that the pod wishes for.
     pub fn of(pod: &Pod) -> Self {
-        let containers = containers(pod).filter_map(|container| {
+        let containers = spec::containers(pod).filter_map(|container| {
             let resources = container.resources.clone()?;
             Some((container.name.clone(), resources))
         });
@@ -70,7 +70,7 @@ impl Allocation {
     pub fn covers(&self, pod: &Pod) -> bool {
         let wish = Self::of(pod);
         let own = amounts(self.pod.as_ref()) == amounts(wish.pod.as_ref());
-        own && containers(pod).all(|container| {
+        own && spec::containers(pod).all(|container| {
             let promised = self.containers.get(&container.name);
             amounts(promised) == amounts(container.resources.as_ref())
         })
@@ -116,11 +116,6 @@ fn put(resources: &mut Option<ResourceRequirements>, promised: Option<&ResourceR
         *to = (!all.is_empty()).then_some(all);
     }
     *resources = Some(wished);
-}
-
-fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
-    let init = spec::init_containers(pod).iter();
-    init.chain(spec::app_containers(pod))
 }
 
 /// Limits and requests of what can be resized, as numbers.

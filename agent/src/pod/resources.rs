@@ -61,10 +61,7 @@ pub fn qos_class(pod: &Pod) -> QosClass {
     if let Some(resources) = pod_level.filter(|resources| declares_any(resources)) {
         return class_of(&[Some(resources)]);
     }
-    let containers = spec::init_containers(pod)
-        .iter()
-        .chain(spec::app_containers(pod));
-    let all: Vec<_> = containers
+    let all: Vec<_> = spec::containers(pod)
         .map(|container| container.resources.as_ref())
         .collect();
     class_of(&all)
@@ -210,10 +207,7 @@ pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Amount> {
     let Some(spec) = spec::spec(pod) else {
         return BTreeMap::new();
     };
-    let containers = spec::init_containers(pod)
-        .iter()
-        .chain(spec::app_containers(pod));
-    let asked = containers
+    let asked = spec::containers(pod)
         .filter_map(|container| container.resources.as_ref())
         .chain(&spec.resources)
         .flat_map(|resources| [&resources.requests, &resources.limits])
@@ -230,9 +224,7 @@ pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Amount> {
 /// Limits of the pod: its own, or those of its containers when every one has one.
 fn pod_limit(pod: &Pod, resource: &str) -> Option<Amount> {
     let pod_level = spec::spec(pod).and_then(|spec| spec.resources.as_ref());
-    let mut containers = spec::init_containers(pod)
-        .iter()
-        .chain(spec::app_containers(pod));
+    let mut containers = spec::containers(pod);
     let total = match limit(pod_level, resource) {
         Some(own) => Some(own),
         None if containers

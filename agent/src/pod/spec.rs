@@ -93,6 +93,11 @@ pub fn app_containers(pod: &Pod) -> &[Container] {
         .unwrap_or_default()
 }
 
+/// Init containers and sidecars, then regular containers, in order.
+pub fn containers(pod: &Pod) -> impl Iterator<Item = &Container> + Clone {
+    init_containers(pod).iter().chain(app_containers(pod))
+}
+
 /// Ephemeral containers in order, as ordinary containers.
 pub fn ephemeral_containers(pod: &Pod) -> Vec<Container> {
     spec(pod)
@@ -213,9 +218,8 @@ fn action(rule: &ContainerRestartRule) -> Option<RuleAction> {
 
 /// Whether the end of one container may restart all.
 pub fn may_restart_all(pod: &Pod) -> bool {
-    let containers = init_containers(pod).iter().chain(app_containers(pod));
     let mut rules =
-        containers.flat_map(|container| container.restart_policy_rules.iter().flatten());
+        containers(pod).flat_map(|container| container.restart_policy_rules.iter().flatten());
     rules.any(|rule| action(rule) == Some(RuleAction::RestartAll))
 }
 

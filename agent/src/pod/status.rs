@@ -260,11 +260,5 @@ pub(super) fn status_of<'a>(
     status: Option<&'a PodStatus>,
     name: &str,
 ) -> Option<&'a ContainerStatus> {
-    let status = status?;
-    let init = status.init_container_statuses.iter().flatten();
-    let app = status.container_statuses.iter().flatten();
-    let ephemeral = status.ephemeral_container_statuses.iter().flatten();
-    init.chain(app)
-        .chain(ephemeral)
-        .find(|status| status.name == name)
+    observation::statuses(status?).find(|status| status.name == name)
 }

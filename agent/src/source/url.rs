@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::manifest::{self, Origin};
 use super::static_pods::{Gate, StaticPods};
+use crate::chain::chain;
 
 /// Longest answer.
 const MAX_SIZE: usize = 10 << 20;
@@ -131,17 +132,6 @@ async fn text(client: &Fetcher, source: &UrlSource) -> Result<String, FetchError
         .map_err(|error| FetchError::Request(error.to_string()))?
         .to_bytes();
     String::from_utf8(bytes.into()).map_err(|e| failed(&e))
-}
-
-/// The error with everything that it came from.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

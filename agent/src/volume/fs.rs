@@ -10,6 +10,7 @@ use rustix::fs::{
     AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, openat, openat2, unlinkat,
 };
 use rustix::io::Errno;
+use rustix::path::Arg;
 
 /// A step on a file that failed.
 #[derive(Debug, thiserror::Error)]
@@ -161,10 +162,20 @@ pub(super) fn remove_tree(parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Vec
 /// Opens a directory; refuses links and mount points.
 fn enter(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
+    resolved(parent, name, DIRECTORY, resolve)
+}
+
+/// Opens what is there, by these rules.
+pub(super) fn resolved(
+    parent: BorrowedFd<'_>,
+    path: impl Arg + Copy,
+    flags: OFlags,
+    rules: ResolveFlags,
+) -> Result<OwnedFd, Errno> {
     loop {
-        match openat2(parent, name, DIRECTORY, Mode::empty(), resolve) {
+        match openat2(parent, path, flags, Mode::empty(), rules) {
             // A rename somewhere below made the kernel give up; nothing is wrong.
-            Err(Errno::AGAIN) => {}
+            Err(Errno::AGAIN | Errno::INTR) => {}
             result => return result,
         }
     }

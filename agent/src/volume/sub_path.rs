@@ -7,8 +7,10 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fchmod, fstat, mkdirat, openat, openat2};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fchmod, fstat, mkdirat, openat};
 use rustix::io::Errno;
+
+use super::fs::resolved;
 
 /// Makes directories where there is nothing, with the mode of the volume's own. The error is what the user reads.
 pub fn prepare(volume: &Path, sub_path: &str) -> Result<(), String> {
@@ -53,20 +55,8 @@ fn make(volume: &Path, relative: &Path) -> rustix::io::Result<()> {
 
 /// Opens what is there; `EXDEV` when it lies outside of the root.
 fn beneath(root: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    loop {
-        match openat2(
-            root,
-            path,
-            OFlags::PATH | OFlags::CLOEXEC,
-            Mode::empty(),
-            resolve,
-        ) {
-            // Something was renamed meanwhile.
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            done => return done,
-        }
-    }
+    let rules = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    resolved(root, path, OFlags::PATH | OFlags::CLOEXEC, rules)
 }
 
 /// A new directory with exactly this mode; a link to nothing is an error.

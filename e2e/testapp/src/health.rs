@@ -2,10 +2,9 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::thread;
 use std::time::Duration;
 
-use crate::{say, signals};
+use crate::{say, serve};
 
 type Code = Result<u8, Box<dyn std::error::Error>>;
 
@@ -29,17 +28,7 @@ pub(crate) fn serve(port: u16, service: &str) -> Code {
     let listener = TcpListener::bind(("0.0.0.0", port))?;
     say(&format!("healthy on port {port}"));
     let service = service.as_bytes().to_owned();
-    let server = move || {
-        for stream in listener.incoming().flatten() {
-            answer(stream, &service).ok();
-        }
-    };
-    let mut set = nix::sys::signal::SigSet::empty();
-    set.add(nix::sys::signal::Signal::SIGTERM);
-    set.add(nix::sys::signal::Signal::SIGINT);
-    set.thread_block()?;
-    thread::spawn(server);
-    signals::sleep(None)
+    serve::until_told(listener, move |stream| answer(stream, &service))
 }
 
 fn answer(mut stream: TcpStream, service: &[u8]) -> std::io::Result<()> {

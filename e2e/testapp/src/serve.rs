@@ -19,10 +19,18 @@ pub(crate) fn serve(port: u16, text: &str) -> Code {
     let listener = TcpListener::bind(("0.0.0.0", port))?;
     say(&format!("serving on port {port}"));
     let text = text.to_owned();
+    until_told(listener, move |stream| answer(&stream, &text))
+}
+
+/// Answers every connection until TERM.
+pub(crate) fn until_told(
+    listener: TcpListener,
+    answer: impl Fn(TcpStream) -> std::io::Result<()> + Send + 'static,
+) -> Code {
     // Spawned before the signals are blocked for this thread; TERM may reach either, so the loop is in the other.
     let server = move || {
         for stream in listener.incoming().flatten() {
-            answer(&stream, &text).ok();
+            answer(stream).ok();
         }
     };
     let mut set = nix::sys::signal::SigSet::empty();

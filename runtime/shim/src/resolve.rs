@@ -51,28 +51,34 @@ pub(crate) fn open(
     path: &Path,
     flags: OFlags,
 ) -> rustix::io::Result<OwnedFd> {
-    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    // EAGAIN: something was renamed during the walk, and the kernel could not prove that ".." stayed inside.
-    loop {
-        match openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            done => return done,
-        }
-    }
+    resolved(
+        root,
+        path,
+        flags,
+        ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+    )
 }
 
 /// Opens, with `O_PATH`, what is at a relative path below a directory of the node; `EXDEV` when ".." or a link leads out
 /// of it, whoever made the link and whenever.
 pub(crate) fn beneath(root: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    resolved(
+        root,
+        path,
+        OFlags::PATH,
+        ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
+    )
+}
+
+fn resolved(
+    root: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlags,
+    rules: ResolveFlags,
+) -> rustix::io::Result<OwnedFd> {
+    // EAGAIN: something was renamed during the walk, and the kernel could not prove that ".." stayed inside.
     loop {
-        match openat2(
-            root,
-            path,
-            OFlags::PATH | OFlags::CLOEXEC,
-            Mode::empty(),
-            resolve,
-        ) {
+        match openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), rules) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             done => return done,
         }

@@ -42,7 +42,10 @@ pub(super) fn delete(record: &Record) -> Result<Vec<String>> {
     unmount_shared(record);
     fs::remove_dir_all(&record.dir).map_err(OciError::io("remove", &record.dir))?;
     let failed = hooks::run_all(&record.poststop, record.pid);
-    Ok(failed.iter().map(|error| super::chain(error)).collect())
+    Ok(failed
+        .iter()
+        .map(|error| crate::service::chain(error))
+        .collect())
 }
 
 /// Already ended is as good; who does not end keeps its cgroup, and that is the error then.

@@ -26,5 +26,8 @@ pub(super) fn start(record: &Record) -> Result<Vec<String>> {
     fs::remove_file(&path).map_err(OciError::io("remove", &path))?;
     outcome(&connection)?;
     let failed = hooks::run_all(&record.poststart, record.pid);
-    Ok(failed.iter().map(|error| super::chain(error)).collect())
+    Ok(failed
+        .iter()
+        .map(|error| crate::service::chain(error))
+        .collect())
 }

@@ -9,10 +9,9 @@ use super::{Inputs, PodActions, StopReason, stop};
 /// The records to take away for a restart of all: the last container first, whoever caused it at the end, so that an
 /// agent that dies in the middle is followed by one that goes on.
 pub(super) fn reset(inputs: &Inputs<'_>, sources: &[&api::Container]) -> Vec<ContainerId> {
-    let containers = spec::init_containers(inputs.pod)
-        .iter()
-        .chain(spec::app_containers(inputs.pod));
-    let mut names: Vec<_> = containers.map(|container| &container.name).collect();
+    let mut names: Vec<_> = spec::containers(inputs.pod)
+        .map(|container| &container.name)
+        .collect();
     names.reverse();
     let is_source = |id: &ContainerId| sources.iter().any(|source| source.id == *id);
     let records = names.iter().flat_map(|name| inputs.seen.records_of(name));
@@ -25,8 +24,7 @@ pub(super) fn reset(inputs: &Inputs<'_>, sources: &[&api::Container]) -> Vec<Con
 
 /// Running containers with other limits than the pod has been promised. Those that want to begin anew are stopped.
 pub(super) fn resize(inputs: &Inputs<'_>, actions: &mut PodActions) {
-    let init = spec::init_containers(inputs.pod).iter();
-    for container in init.chain(spec::app_containers(inputs.pod)) {
+    for container in spec::containers(inputs.pod) {
         let running = inputs
             .seen
             .current(&container.name)

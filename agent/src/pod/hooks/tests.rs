@@ -1,9 +1,9 @@
 //! What hooks do, and what is said of those that fail.
 
 use super::*;
+use crate::pod::http::tests::answer_all;
 use crate::pod::{fake::Fake, sample};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 /// Runs a hook; gives what it told, or the message of its failure.
@@ -51,19 +51,6 @@ async fn commands_and_pauses_end_as_they_end() {
     );
 }
 
-/// Serves one answer for each request; gives the requests.
-async fn server(listener: &TcpListener, answers: &[&str]) -> Vec<String> {
-    let mut requests = Vec::new();
-    for answer in answers {
-        let (mut stream, _) = listener.accept().await.expect("a client");
-        let mut request = vec![0; 4096];
-        let read = stream.read(&mut request).await.expect("a request");
-        requests.push(String::from_utf8_lossy(&request[..read]).into_owned());
-        let _ = stream.write_all(answer.as_bytes()).await;
-    }
-    requests
-}
-
 #[tokio::test]
 async fn any_answer_to_a_request_is_success_and_none_is_a_failure() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -71,7 +58,7 @@ async fn any_answer_to_a_request_is_success_and_none_is_a_failure() {
     let handler = json!({"httpGet": {"port": port, "path": "/x"}});
     let (ran, requests) = tokio::join!(
         run(handler.clone(), None),
-        server(&listener, &["HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n"])
+        answer_all(&listener, &["HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n"])
     );
     assert_eq!(ran, Ok(None));
     assert!(
@@ -97,7 +84,7 @@ async fn an_https_hook_reaches_a_server_without_tls_but_keeps_its_credentials() 
         "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n",
         "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
     ];
-    let (ran, requests) = tokio::join!(run(handler, None), server(&listener, &answers));
+    let (ran, requests) = tokio::join!(run(handler, None), answer_all(&listener, &answers));
     let told = format!(
         "request to HTTPS lifecycle hook 127.0.0.1:{port} got HTTP response, retry with HTTP succeeded"
     );

@@ -5,23 +5,29 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
+/// Serves one answer for each connection; gives the requests.
+pub(in crate::pod) async fn answer_all(
+    listener: &TcpListener,
+    answers: &[impl AsRef<str>],
+) -> Vec<String> {
+    let mut requests = Vec::new();
+    for answer in answers {
+        let (mut stream, _) = listener.accept().await.expect("a client");
+        let mut request = vec![0; 4096];
+        let read = stream.read(&mut request).await.expect("a request");
+        requests.push(String::from_utf8_lossy(&request[..read]).into_owned());
+        // The client may have heard enough.
+        let _ = stream.write_all(answer.as_ref().as_bytes()).await;
+    }
+    requests
+}
+
 /// A server that gives these answers, one to a connection, and keeps the requests.
 async fn server(answers: &[&str]) -> (u16, tokio::task::JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let answers: Vec<String> = answers.iter().map(|&answer| answer.to_owned()).collect();
-    let task = tokio::spawn(async move {
-        let mut requests = Vec::new();
-        for answer in answers {
-            let (mut stream, _) = listener.accept().await.expect("a client");
-            let mut request = vec![0; 4096];
-            let read = stream.read(&mut request).await.expect("a request");
-            requests.push(String::from_utf8_lossy(&request[..read]).into_owned());
-            // The client may have heard enough.
-            let _ = stream.write_all(answer.as_bytes()).await;
-        }
-        requests
-    });
+    let task = tokio::spawn(async move { answer_all(&listener, &answers).await });
     (port, task)
 }
 

@@ -9,8 +9,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::super::back_off::go_duration;
 use super::super::command::{self, Ended};
 use super::super::http::{self, Get, dial};
-use super::super::sync::chain;
 use super::grpc;
+use crate::chain::chain;
 use crate::env::expand::expand;
 
 /// As the API's documentation has it.

@@ -8,7 +8,7 @@ use futures::future::join_all;
 use hanok_runtime::api::{PodUid, SandboxId};
 use k8s_openapi::api::core::v1::Pod;
 
-use super::chain;
+use crate::chain::chain;
 use crate::pod::files;
 use crate::pod::settings::Deps;
 

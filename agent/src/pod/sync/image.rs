@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tracing::{Instrument, info_span};
 
 use super::start::StartError;
+use crate::chain::chain;
 use crate::pod::back_off::go_duration;
 use crate::pod::settings::Deps;
 use crate::pod::{credentials, spec};
@@ -93,7 +94,7 @@ pub(super) async fn volumes(
         let path = volume::image_path(&dir, &volume.name)
             .ok_or_else(|| failed(format!("{:?} is no name of a volume", volume.name)))?;
         let done = deps.images.mount_image(&image.id, &path).await;
-        done.map_err(|error| failed(super::chain(&error)))?;
+        done.map_err(|error| failed(chain(&error)))?;
         mounted.insert(volume.name.clone(), path);
     }
     Ok(mounted)
@@ -131,7 +132,7 @@ async fn pull(
             Err(inspect_failed(deps, pod, container, &error))
         }
         Err(error) => {
-            let cause = super::chain(&error);
+            let cause = chain(&error);
             if !missing.is_empty() {
                 let message = format!(
                     "Unable to retrieve some image pull secrets ({}); attempting to pull the image may \
@@ -166,15 +167,12 @@ fn inspect_failed(deps: &Deps, pod: &Pod, container: &Container, error: &api::Er
             "InvalidImageName",
             format!(
                 "Failed to apply default image tag \"{reference}\": {}",
-                super::chain(error)
+                chain(error)
             ),
         ),
         _ => (
             "ImageInspectError",
-            format!(
-                "Failed to inspect image \"{reference}\": {}",
-                super::chain(error)
-            ),
+            format!("Failed to inspect image \"{reference}\": {}", chain(error)),
         ),
     };
     deps.event(

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hanok_runtime::api::{ContainerId, Error, Resources};
 use k8s_openapi::api::core::v1::Pod;
 
-use super::chain;
+use crate::chain::chain;
 use crate::pod::settings::Deps;
 use crate::pod::{resize, resources};
 

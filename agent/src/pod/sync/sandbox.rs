@@ -9,7 +9,8 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{chain, stop};
+use super::stop;
+use crate::chain::chain;
 use crate::pod::files::{self, dns};
 use crate::pod::settings::Deps;
 use crate::pod::{config, resources, spec};

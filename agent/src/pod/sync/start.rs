@@ -8,7 +8,8 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info_span, warn};
 
-use super::{chain, image, stop};
+use super::{image, stop};
+use crate::chain::chain;
 use crate::env;
 use crate::env::field::NodeFacts;
 use crate::pod::actions::Start;

@@ -7,9 +7,9 @@ use tracing::warn;
 
 use super::operations::{Key, Outcome};
 use super::{RETRY, Worker, jittered};
+use crate::chain::chain;
 use crate::pod::spec;
 use crate::pod::status::Waiting;
-use crate::pod::sync::chain;
 use crate::pod::sync::start::StartError;
 use crate::sinks::{EventKind, MountedVolumes, VolumeError};
 

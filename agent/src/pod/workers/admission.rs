@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::Pod;
 use tracing::{info, warn};
 
 use super::{Workers, house};
+use crate::chain::chain;
 use crate::pod::admit::{self, Verdict};
 use crate::pod::spec;
-use crate::pod::sync::chain;
 use crate::pod::worker::{Desired, Existence, NodeDecision};
 
 /// What the runtime had when the agent started, as long as nobody has asked for it.

@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tracing::{info, warn};
 
 use super::Workers;
+use crate::chain::chain;
 use crate::pod::resources::{self, QosClass, ROOT_CGROUP};
-use crate::pod::sync::chain;
 use crate::pod::worker::Desired;
 use crate::pod::{files, spec};
 

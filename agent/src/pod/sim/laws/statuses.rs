@@ -5,21 +5,14 @@ use std::sync::Arc;
 use hanok_runtime::api::{ContainerState, PodUid};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 
+use crate::pod::observation::statuses;
 use crate::pod::sim::world::World;
 use crate::pod::spec;
-
-/// Every container status of a pod.
-pub(in crate::pod::sim) fn all(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
-    let init = status.init_container_statuses.iter().flatten();
-    let apps = status.container_statuses.iter().flatten();
-    init.chain(apps)
-        .chain(status.ephemeral_container_statuses.iter().flatten())
-}
 
 /// The status in one line.
 pub(in crate::pod::sim) fn short(status: &PodStatus) -> String {
     let mut text = status.phase.clone().unwrap_or_default();
-    for container in all(status) {
+    for container in statuses(status) {
         let state = container.state.as_ref();
         let runs = state
             .and_then(|state| state.running.as_ref())
@@ -76,7 +69,7 @@ impl World {
             }
             broken.extend(steps_back(last, status));
         }
-        for container in all(status) {
+        for container in statuses(status) {
             let states = [container.state.as_ref(), container.last_state.as_ref()];
             let ends = states
                 .into_iter()
@@ -120,7 +113,7 @@ impl World {
         if !init || !apps {
             self.broken(format_args!("a status whose lists are not the pod's"));
         }
-        if all(status).any(|container| container.state.is_none()) {
+        if statuses(status).any(|container| container.state.is_none()) {
             self.broken(format_args!("a container without a state"));
         }
     }
@@ -128,7 +121,7 @@ impl World {
     /// Nothing is claimed that is not so.
     fn claims_are_true(&mut self, uid: &PodUid, status: &PodStatus) {
         let mut broken = Vec::new();
-        for container in all(status) {
+        for container in statuses(status) {
             let id = container
                 .container_id
                 .as_deref()
@@ -186,8 +179,8 @@ fn steps_back(last: &PodStatus, status: &PodStatus) -> Vec<String> {
     if status.observed_generation < last.observed_generation {
         broken.push("an older generation".to_owned());
     }
-    for container in all(status) {
-        let Some(old) = all(last).find(|old| old.name == container.name) else {
+    for container in statuses(status) {
+        let Some(old) = statuses(last).find(|old| old.name == container.name) else {
             continue;
         };
         let name = &container.name;

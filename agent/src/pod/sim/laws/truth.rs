@@ -3,7 +3,8 @@
 use hanok_runtime::api::PodUid;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-use super::statuses::{all, short};
+use super::statuses::short;
+use crate::pod::observation::statuses;
 use crate::pod::sim::world::World;
 use crate::pod::spec::{self, ContainerKind};
 
@@ -121,7 +122,7 @@ impl World {
                 .rfind(|record| record.pod == *uid && record.config.name == *name);
             let lives =
                 record.is_some_and(|record| self.machine.processes.contains_key(&record.id));
-            let shown = all(status).find(|status| status.name == *name);
+            let shown = statuses(status).find(|status| status.name == *name);
             let shown = shown.and_then(|shown| shown.state.as_ref());
             let shown_running = shown.is_some_and(|state| state.running.is_some());
             if lives != shown_running {
