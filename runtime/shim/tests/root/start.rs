@@ -184,9 +184,13 @@ fn root_namespaces_are_shared_in_the_pod_and_apart_from_the_node() {
     let pod = Pod::started();
     let script =
         "for n in pid mnt ipc uts net cgroup; do readlink /proc/self/ns/$n; done; hostname";
-    let lines =
-        |id: &str| -> Vec<String> { pod.sh(id, script).1.lines().map(String::from).collect() };
-    let (a, b) = (lines("a"), lines("b"));
+    let lines = |text: String| -> Vec<String> { text.lines().map(String::from).collect() };
+    // Alive while the other one looks: the number of a namespace that is gone is given to the next.
+    pod.run(&pod.spec("a", &["sh", "-c", &format!("{script}; sleep 1000")]));
+    let a = wait_for("what the first one sees", || {
+        Some(lines(pod.log_text("a"))).filter(|lines| lines.len() == 7)
+    });
+    let b = lines(pod.sh("b", script).1);
     let node = |kind: &str| {
         std::fs::read_link(format!("/proc/self/ns/{kind}"))
             .unwrap()
