@@ -13,6 +13,15 @@ use serde::{Deserialize, Serialize};
 use crate::hook::Hook;
 use crate::protocol::{ContainerSpec, FailureKind, Namespace, Process};
 
+/// State and start time (clock ticks since the boot) in the text of `/proc/PID/stat`, proc_pid_stat(5).
+pub fn parse_stat(text: &str) -> Option<(char, u64)> {
+    // The second field is the program's name in brackets, with anything in it.
+    let (_, rest) = text.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
 /// An order to a launcher; the first frame on its socket.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Order {

@@ -22,6 +22,7 @@ use hanok_shim::sys::process::{pidfd_kill, take_inherited};
 use hanok_shim::sys::socket;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
+use crate::cgroup::Entry;
 use crate::channel::{Line, Received, Report};
 use crate::failure::{Doing, Failure, Result};
 use crate::host::Host;
@@ -84,6 +85,27 @@ impl Caller {
         (&self.0)
             .read_exact(&mut byte)
             .doing(|| "wait for the caller")
+    }
+
+    /// Puts a new process into its cgroups, wakes it, and tells what comes from it. It may go on with its mounts
+    /// meanwhile.
+    fn follow(
+        &self,
+        line: &Line,
+        entry: &Entry,
+        (pid, pidfd): (i32, OwnedFd),
+        last: Last,
+    ) -> Result<()> {
+        self.tell(&Message::Cloned { pid }, None)?;
+        line.set_blocking().doing(|| "make a channel")?;
+        let joined = entry
+            .join(pid)
+            .and_then(|()| line.permit().doing(|| "wake the process"));
+        if let Err(failure) = joined {
+            let _ = pidfd_kill(&pidfd, libc::SIGKILL);
+            return Err(failure);
+        }
+        self.relay(line, pidfd, last)
     }
 
     /// Tells what comes from the process until it stands at its gate or has its program. When the caller is

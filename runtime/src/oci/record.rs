@@ -224,14 +224,8 @@ pub(super) fn start_time(pid: i32) -> Option<u64> {
     stat(pid).map(|(_, started)| started)
 }
 
-/// State and start time of proc_pid_stat(5).
 fn stat(pid: i32) -> Option<(char, u64)> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in brackets, with anything in it.
-    let (_, rest) = text.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace();
-    let state = fields.next()?.chars().next()?;
-    Some((state, fields.nth(18)?.parse().ok()?))
+    hanok_shim::launch::parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 #[cfg(test)]

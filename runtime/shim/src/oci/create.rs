@@ -3,7 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use hanok_shim::hook::Hook;
-use hanok_shim::launch::{CreateOrder, Message};
+use hanok_shim::launch::CreateOrder;
 use hanok_shim::protocol::{ContainerSpec, MountSource, Namespace};
 use hanok_shim::sys::clone::Cloned;
 use hanok_shim::sys::exec::exit_now;
@@ -136,15 +136,5 @@ pub(super) fn create(caller: &Caller, order: CreateOrder, mut fds: Vec<OwnedFd>)
         exit_now(1);
     };
     drop((child_line, stdio));
-    caller.tell(&Message::Cloned { pid }, None)?;
-    line.set_blocking().doing(|| "make a channel")?;
-    // The process goes on with its mounts meanwhile.
-    let joined = entry
-        .join(pid)
-        .and_then(|()| line.permit().doing(|| "wake the container"));
-    if let Err(failure) = joined {
-        let _ = hanok_shim::sys::process::pidfd_kill(&pidfd, libc::SIGKILL);
-        return Err(failure);
-    }
-    caller.relay(&line, pidfd, Last::Gate)
+    caller.follow(&line, &entry, (pid, pidfd), Last::Gate)
 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use hanok_shim::launch::{ExecOrder, Message};
+use hanok_shim::launch::{ExecOrder, parse_stat};
 use hanok_shim::sys::clone::{Cloned, clone_sibling, ns, setns};
 use hanok_shim::sys::exec::exit_now;
 use rustix::fs::OFlags;
@@ -71,26 +71,12 @@ pub(super) fn exec(caller: &Caller, order: ExecOrder) -> Result<()> {
         exit_now(1);
     };
     drop((child_line, streams));
-    caller.tell(&Message::Cloned { pid }, None)?;
-    line.set_blocking().doing(|| "make a channel")?;
-    let joined = entry
-        .join(pid)
-        .and_then(|()| line.permit().doing(|| "wake the process"));
-    if let Err(failure) = joined {
-        let _ = hanok_shim::sys::process::pidfd_kill(&pidfd, libc::SIGKILL);
-        return Err(failure);
-    }
-    caller.relay(&line, pidfd, Last::Exec)
+    caller.follow(&line, &entry, (pid, pidfd), Last::Exec)
 }
 
-/// When a process was started, in clock ticks since the boot: field 22 of proc_pid_stat(5).
+/// When a process was started, in clock ticks since the boot.
 fn start_time(host: &Host, pid: i32) -> Result<u64> {
-    let stat = host.read_proc(&format!("{pid}/stat"))?;
-    // The second field is the program's name in brackets, with anything in it.
-    let field = stat
-        .rsplit_once(')')
-        .and_then(|(_, rest)| rest.split_whitespace().nth(19));
-    field
-        .and_then(|field| field.parse().ok())
+    parse_stat(&host.read_proc(&format!("{pid}/stat"))?)
+        .map(|(_, started)| started)
         .ok_or_else(|| Failure::system(format!("cannot read the start time of process {pid}")))
 }
