@@ -77,15 +77,20 @@ pub fn remove_namespace(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Removes a link of the host's namespace. Absent is success.
+/// Removes a link of the host's namespace. Absent is success, and so is one that goes meanwhile, as an end of a pair
+/// does some time after the namespace of the other.
 ///
 /// # Errors
 /// When `ip` fails.
 pub fn remove_host_link(name: &str) -> Result<()> {
-    if std::path::Path::new("/sys/class/net").join(name).exists() {
-        run("ip", &["link", "del", name])?;
+    let link = std::path::Path::new("/sys/class/net").join(name);
+    if !link.exists() {
+        return Ok(());
     }
-    Ok(())
+    match run("ip", &["link", "del", name]) {
+        Err(e) if link.exists() => Err(e),
+        _ => Ok(()),
+    }
 }
 
 /// Runs a program in a network namespace and returns its standard output.
