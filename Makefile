@@ -86,7 +86,9 @@ else
 	$(LAB) bench
 endif
 
-# hanok oci beside runc, crun and a floor: a container that ends at once, and an exec.
+# What a container costs: time, memory and output, beside runc, crun, conmon and the bare system calls; also in
+# target/bench/runtime.tsv. PARTS="time limit log memory" are all there are; ROUNDS=30 is how often times are taken.
 bench-runtime: build
-	e2e/install.sh oci
-	e2e/bench-runtime.sh target/release/hanok
+	e2e/install.sh oci bench
+	HANOK_PROGRAMS=$(CURDIR)/target/release $(CARGO) bench --locked --quiet --workspace --bench runtime -- \
+		$(if $(ROUNDS),--rounds $(ROUNDS)) $(PARTS)

@@ -3,7 +3,7 @@
 # Starts no service and replaces none: docker-registry and nginx, whose packages would start one, are only unpacked
 # to target/bin; so is the kernel of the machine with cgroup v2, which would become this machine's, to target/v2/kernel.
 #
-#   install.sh build|demo|test|conformance|oci|peer|v2 ...
+#   install.sh build|demo|test|conformance|oci|bench|peer|v2 ...
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -17,6 +17,7 @@ for what in "$@"; do
     test) packages+=(busybox-static iproute2 nftables curl ca-certificates util-linux) programs+=(usr/bin/docker-registry) ;;
     conformance) packages+=(bash-static curl util-linux) programs+=(usr/sbin/nginx) ;;
     oci) packages+=(runc crun busybox-static util-linux) ;;
+    bench) packages+=(conmon) ;;
     v2) packages+=(qemu-system-x86 e2fsprogs binutils) kernel=linux-image-cloud-amd64 ;;
     peer) packages+=(runc containernetworking-plugins iptables conntrack) ;;
     *)

@@ -1,8 +1,7 @@
 //! How long a pod takes, step by step: the runtime with its built-in network, without images to fetch.
 //!
 //! `cargo bench -p hanok-runtime --bench pod [-- ROUNDS]`, as root. One line a figure: name, p50, p99, unit.
-//! The steps are the runtime's spans. Beside them `runc run` and `crun run` of the same program, where they
-//! are installed.
+//! The steps are the runtime's spans. A container beside those of other runtimes is in the bench `runtime`.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench")]
 
 #[path = "../tests/pod/fakes.rs"]
@@ -12,9 +11,7 @@ mod fakes;
 mod rig;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -99,14 +96,6 @@ fn main() {
         ours.print();
     });
     bench.join().unwrap();
-    for runtime in ["runc", "crun"] {
-        let figures = Figures::default();
-        if peer(runtime, rounds, &figures) {
-            figures.print();
-        } else {
-            println!("{runtime} run\t-\t-\tms\tdoes not work here");
-        }
-    }
 }
 
 async fn pods(rounds: usize) {
@@ -172,50 +161,4 @@ async fn pod(rig: &Rig, figures: &Figures) {
         .await
         .unwrap();
     figures.add("remove_cgroup", end.elapsed());
-}
-
-/// The same program by another runtime: one container, no pod, no network.
-fn peer(program: &str, rounds: usize, figures: &Figures) -> bool {
-    let dir = tempfile::tempdir().unwrap();
-    let root = dir.path().join("rootfs");
-    fs::create_dir(&root).unwrap();
-    fakes::populate(&root);
-    let run = |arguments: &[&str], quiet: bool| {
-        let mut command = Command::new(program);
-        command
-            .arg("--root")
-            .arg(dir.path().join("state"))
-            .args(arguments);
-        command.current_dir(dir.path()).stdin(Stdio::null());
-        if quiet {
-            command.stdout(Stdio::null()).stderr(Stdio::null());
-        }
-        command.status().is_ok_and(|status| status.success())
-    };
-    if !run(&["spec"], true) {
-        return false;
-    }
-    edit_spec(&dir.path().join("config.json"));
-    for round in 0..rounds {
-        std::thread::sleep(Duration::from_millis(200));
-        let begin = Instant::now();
-        if !run(
-            &[
-                "run",
-                &format!("hanok-service-bench-{}-{round}", std::process::id()),
-            ],
-            true,
-        ) {
-            return false;
-        }
-        figures.add(&format!("{program} run, 200 ms apart"), begin.elapsed());
-    }
-    true
-}
-
-fn edit_spec(path: &Path) {
-    let mut spec: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
-    spec["process"]["terminal"] = false.into();
-    spec["process"]["args"] = serde_json::json!(["/bin/true"]);
-    fs::write(path, spec.to_string()).unwrap();
 }

@@ -3,18 +3,18 @@
 //! Parsing knows the fields of the OCI runtime specification (config-linux, "Seccomp"); fields that other
 //! tools add to the same files (`archMap`, `includes`, ...) are left alone. It takes bytes and does no I/O.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::SeccompError;
+use super::{SeccompError, default};
 
 /// What to do with every system call.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Policy {
     /// Action for what no rule names, `SCMP_ACT_*`.
     pub default_action: String,
     /// errno of an `SCMP_ACT_ERRNO` default; EPERM when absent.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_errno_ret: Option<u16>,
     /// `SCMP_ARCH_*` beside the native one.
     #[serde(default)]
@@ -43,7 +43,7 @@ pub struct Recent {
 }
 
 /// One action for some system calls.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rule {
     /// Names; unknown ones are skipped, as they cannot be called either.
@@ -51,7 +51,7 @@ pub struct Rule {
     /// `SCMP_ACT_*`.
     pub action: String,
     /// errno of `SCMP_ACT_ERRNO`, value of `SCMP_ACT_TRACE`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errno_ret: Option<u16>,
     /// Conditions. On different arguments all must hold; on the same argument one is enough.
     #[serde(default)]
@@ -59,7 +59,7 @@ pub struct Rule {
 }
 
 /// A condition on an argument.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Arg {
     /// Which argument, 0..=5.
@@ -77,6 +77,12 @@ impl Policy {
     /// Reads an OCI profile.
     pub fn parse(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(bytes)
+    }
+
+    /// RuntimeDefault for a container with these capabilities (bit n = capability n). Its OCI JSON form leaves
+    /// [`Policy::recent`] out.
+    pub fn runtime_default(capabilities: u64) -> Self {
+        default::policy(capabilities)
     }
 
     /// The bits of [`Policy::flags`].
