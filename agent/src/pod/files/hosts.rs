@@ -13,12 +13,10 @@ const LABEL_MAX: usize = 63;
 
 /// The pod's host name in the kernel. The error is what the user reads.
 pub fn hostname(pod: &Pod, cluster_domain: &str) -> Result<String, String> {
-    let spec = spec::spec(pod);
-    let overridden = spec.and_then(|spec| spec.hostname_override.clone());
-    if let Some(name) = overridden.filter(|name| !name.is_empty()) {
-        return Ok(name);
+    if let Some(name) = overridden(pod) {
+        return Ok(name.to_owned());
     }
-    let as_fqdn = spec
+    let as_fqdn = spec::spec(pod)
         .and_then(|spec| spec.set_hostname_as_fqdn)
         .unwrap_or(false);
     match fqdn(pod, cluster_domain).filter(|_| as_fqdn) {
@@ -30,6 +28,12 @@ pub fn hostname(pod: &Pod, cluster_domain: &str) -> Result<String, String> {
         Some(fqdn) => Ok(fqdn),
         None => Ok(short_name(pod)),
     }
+}
+
+/// `hostnameOverride`, which goes before everything else that names the pod, its domain too.
+fn overridden(pod: &Pod) -> Option<&str> {
+    let name = spec::spec(pod)?.hostname_override.as_deref();
+    name.filter(|name| !name.is_empty())
 }
 
 /// The first label: `hostname` or the pod's name, cut to what a label may have.
@@ -86,12 +90,13 @@ fn own(pod: &Pod, ips: &[String], cluster_domain: &str) -> String {
          fe00::1\tip6-allnodes\n\
          fe00::2\tip6-allrouters\n",
     );
-    let name = short_name(pod);
+    let names = match (overridden(pod), fqdn(pod, cluster_domain)) {
+        (Some(name), _) => name.to_owned(),
+        (None, Some(fqdn)) => format!("{fqdn}\t{}", short_name(pod)),
+        (None, None) => short_name(pod),
+    };
     for ip in ips {
-        let _ = match fqdn(pod, cluster_domain) {
-            Some(fqdn) => writeln!(text, "{ip}\t{fqdn}\t{name}"),
-            None => writeln!(text, "{ip}\t{name}"),
-        };
+        let _ = writeln!(text, "{ip}\t{names}");
     }
     text
 }
@@ -105,6 +110,18 @@ mod tests {
     fn pod(mut extra: Value) -> Pod {
         extra["containers"] = json!([]);
         sample::from(extra)
+    }
+
+    #[test]
+    fn an_overridden_host_name_stands_alone_in_hosts() {
+        let pod =
+            pod(json!({"subdomain": "sub", "hostname": "h", "hostnameOverride": "x.example"}));
+        let text = hosts(&pod, &["10.1.0.5".into()], "cluster.local", "");
+        assert!(
+            text.ends_with("::2\tip6-allrouters\n10.1.0.5\tx.example\n"),
+            "{text}"
+        );
+        assert_eq!(hostname(&pod, "cluster.local").as_deref(), Ok("x.example"));
     }
 
     #[test]
