@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs the Debian packages that builds, demo, tests or the peer node need, and says nothing when all are there.
 # Starts no service and replaces none: docker-registry and nginx, whose packages would start one, are only unpacked
-# to target/bin; so is the kernel of the machine with cgroup v2, which would become this machine's, to target/v2/kernel.
+# to target/bin; so is the kernel of the machine with cgroup v2, which would become this machine's, to target/v2/linux.
 #
 #   install.sh build|demo|test|conformance|oci|bench|peer|v2 ...
 set -euo pipefail
@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 packages=()
 programs=()
-kernel=
+kernels=()
 for what in "$@"; do
     case $what in
     build) packages+=(gcc libc6-dev libseccomp-dev pkg-config) ;;
@@ -18,7 +18,11 @@ for what in "$@"; do
     conformance) packages+=(bash-static curl util-linux) programs+=(usr/sbin/nginx) ;;
     oci) packages+=(runc crun busybox-static util-linux) ;;
     bench) packages+=(conmon) ;;
-    v2) packages+=(qemu-system-x86 e2fsprogs binutils) kernel=linux-image-cloud-amd64 ;;
+    # Debian 12 has Linux 6.12, that of Debian 13, beside its own, which maps no ids of a tmpfs.
+    v2)
+        packages+=(qemu-system-x86 e2fsprogs binutils xz-utils busybox-static iproute2 nftables util-linux)
+        kernels=(linux-image-6.12-cloud-amd64 linux-image-cloud-amd64)
+        ;;
     peer) packages+=(runc containernetworking-plugins iptables conntrack) ;;
     *)
         echo "install.sh: unknown purpose \"$what\"" >&2
@@ -35,20 +39,20 @@ unpack=()
 for program in "${programs[@]}"; do
     [ -x "/$program" ] || [ -x "target/bin/$(basename "$program")" ] || unpack+=("$program")
 done
-if [ -n "$kernel" ] && compgen -G 'target/v2/kernel/boot/vmlinuz-*' >/dev/null; then
-    kernel=
+if compgen -G 'target/v2/linux/boot/vmlinuz-*' >/dev/null; then
+    kernels=()
 fi
-[ ${#missing[@]} -gt 0 ] || [ ${#unpack[@]} -gt 0 ] || [ -n "$kernel" ] || exit 0
+[ ${#missing[@]} -gt 0 ] || [ ${#unpack[@]} -gt 0 ] || [ ${#kernels[@]} -gt 0 ] || exit 0
 
 if [ "$(id -u)" != 0 ]; then
-    echo "install.sh: as root, install: ${missing[*]} ${unpack[*]##*/} $kernel" >&2
+    echo "install.sh: as root, install: ${missing[*]} ${unpack[*]##*/} ${kernels[*]}" >&2
     exit 1
 fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 quietly() { "$@" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }; }
 export DEBIAN_FRONTEND=noninteractive
-echo "installing ${missing[*]} ${unpack[*]##*/} $kernel" >&2
+echo "installing ${missing[*]} ${unpack[*]##*/} ${kernels[*]}" >&2
 quietly apt-get update
 if [ ${#missing[@]} -gt 0 ]; then
     quietly apt-get install --yes --no-install-recommends "${missing[@]}"
@@ -61,13 +65,15 @@ for program in "${unpack[@]}"; do
     mv "$unpacked/$program" target/bin/
     rm -rf "$unpacked"
 done
-if [ -n "$kernel" ]; then
-    # The package without a version only depends on the one with the kernel.
-    image=$(apt-cache depends "$kernel" | sed -nE 's/^ *Depends: (linux-image-[0-9].*)/\1/p' | head -n 1)
+if [ ${#kernels[@]} -gt 0 ]; then
+    # The packages without a version only depend on the one with the kernel.
+    image=$(for kernel in "${kernels[@]}"; do apt-cache depends "$kernel" 2>/dev/null || true; done |
+        sed -nE 's/^ *Depends: (linux-image-[0-9].*)/\1/p' | sed -n 1p)
     unpacked=$(mktemp -d)
     (cd "$unpacked" && quietly apt-get download "$image" && dpkg-deb --extract "$image"_*.deb kernel)
+    find "$unpacked/kernel/lib/modules" -name '*.ko.xz' -exec xz --decompress {} +
     mkdir -p target/v2
-    rm -rf target/v2/kernel
-    mv "$unpacked/kernel" target/v2/kernel
+    rm -rf target/v2/linux
+    mv "$unpacked/kernel" target/v2/linux
     rm -rf "$unpacked"
 fi

@@ -3,9 +3,7 @@
 b=/bin/busybox
 $b mkdir -p /proc /sys /dev /disk
 $b mount -t devtmpfs dev /dev
-for module in virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk; do
-    $b insmod "/lib/$module.ko"
-done
+$b insmod /lib/virtio_blk.ko
 $b mount -t ext4 /dev/vda /disk && exec $b switch_root /disk /init
-echo "v2: no disk"
+echo "no disk"
 $b poweroff -f

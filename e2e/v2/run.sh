@@ -76,7 +76,7 @@ whole_container_dies_of_want_of_memory() {
 }
 
 nothing_is_left() {
-    left=$(find /sys/fs/cgroup -type d -name 'pod*'; ip -o link | grep story0; ls /run/netns)
+    left=$(find /sys/fs/cgroup -mindepth 2 -type d -name 'pod*'; ip -o link | grep story0; ls /run/netns)
     [ -z "$left" ] || { echo "$left"; return 1; }
 }
 

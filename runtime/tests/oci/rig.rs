@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use hanok_runtime::oci::{CreateOptions, ExecOptions, OciError, Runtime, Status};
 use serde_json::{Value, json};
 
-/// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest wait for anything, also in a machine that is emulated.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The static shim: of `HANOK_PROGRAMS`, or built at first use.
 fn shim() -> PathBuf {

@@ -17,8 +17,8 @@ use hanok_runtime::service::{Runtime, RuntimeConfig};
 
 use crate::fakes::{FakeImages, FakeNetwork, Fault, ip};
 
-/// Longest wait for anything.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest wait for anything, also in a machine that is emulated.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The image of every container.
 pub(crate) const IMAGE: &str = "sha256:busybox";

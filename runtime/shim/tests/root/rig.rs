@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use hanok_shim::client::Client;
 use hanok_shim::protocol::*;
 
-/// Longest wait for anything.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest wait for anything, also in a machine that is emulated.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const READONLY: u64 = 1;
 pub(crate) const NOSUID: u64 = 2;

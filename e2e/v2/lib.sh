@@ -1,0 +1,103 @@
+# Functions that make and run a machine with nothing but cgroup v2: QEMU without help of the hardware, Debian's cloud
+# kernel, a disk with what it is to run and little else. Sourced by bash at the root of the workspace, with $work, an
+# empty directory; what is in $root, below it, is on the machine's disk.
+#
+#   install_machine          the packages, and the kernel in target/v2/linux
+#   new_root                 fills $root with busybox, ip, nft and the kernel's modules
+#   add FROM TO              adds a program with the libraries that it is linked with
+#   make_disk SIZE           makes $work/disk of $root
+#   run_machine SECONDS [QEMU OPTION ...]
+#                            runs it for at most so long; what it writes to its ttyS1 goes to standard output
+#   machine_command [QEMU OPTION ...]
+#                            only sets $command, for those who watch over it themselves; after find_kernel
+#
+# Its first program is $root/init, with begin.sh at /begin. Its console, which the kernel writes to as well, is
+# $work/console.
+here=e2e/v2
+root=$work/root
+
+# Seconds of silence after which a machine is taken for dead; a test may take one.
+readonly SILENCE=150
+readonly MEMORY=3072
+
+install_machine() {
+    e2e/install.sh v2
+    find_kernel
+}
+
+find_kernel() {
+    kernel=$(echo target/v2/linux/boot/vmlinuz-*)
+    modules=$(echo target/v2/linux/lib/modules/*)
+}
+
+new_root() {
+    local link name program
+    mkdir -p "$root"/{bin,dev,etc,lib,lib64,proc,programs,root,run,sys,tests,tmp,usr,var}
+    for link in sbin usr/bin usr/sbin; do ln -s /bin "$root/$link"; done
+    for link in usr/lib usr/lib64; do ln -s "/${link#usr/}" "$root/$link"; done
+    cp /bin/busybox "$root/bin/"
+    busybox --list | while read -r name; do [ -e "$root/bin/$name" ] || ln -s busybox "$root/bin/$name"; done
+    printf 'root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n' >"$root/etc/passwd"
+    printf 'root:x:0:\nnogroup:x:65534:\n' >"$root/etc/group"
+    : >"$root/etc/resolv.conf"
+    # Not busybox's, which would take its own ip before this one.
+    add "$(command -v dash)" "$root/bin/sh"
+    for program in ip bridge nft umount nsenter setsid; do add "$(command -v "$program")" "$root/bin/$program"; done
+    mkdir -p "$root/lib/modules"
+    cp -r "$modules" "$root/lib/modules/"
+    busybox depmod -b "$root" "$(basename "$modules")"
+    cp "$here/begin.sh" "$root/begin"
+}
+
+add() {
+    local from=$1 to=$2 library
+    rm -f "$to"
+    cp -L "$from" "$to"
+    ldd "$from" 2>/dev/null | sed -nE 's/^(.*=>)?[[:space:]]*(\/[^ ]+) \(0x.*/\2/p' | sort -u | while read -r library; do
+        mkdir -p "$root/$(dirname "${library#/usr}")"
+        cp -Lu "$library" "$root/${library#/usr}"
+    done
+}
+
+# The disk, and what finds it.
+make_disk() {
+    /sbin/mke2fs -q -t ext4 -O ^has_journal -d "$root" "$work/disk" "$1" >/dev/null
+    rm -rf "$root"
+    mkdir -p "$work/first/bin" "$work/first/lib"
+    cp /bin/busybox "$work/first/bin/"
+    cp "$(find "$modules" -name virtio_blk.ko)" "$work/first/lib/"
+    cp "$here/first.sh" "$work/first/init"
+    (cd "$work/first" && find . | busybox cpio -o -H newc 2>/dev/null) >"$work/initramfs"
+}
+
+machine_command() {
+    command=(qemu-system-x86_64 -accel tcg,thread=multi -cpu Nehalem -smp 2 -m "$MEMORY" -nodefaults -no-user-config
+        -display none -no-reboot -serial "file:$work/console" -serial stdio -kernel "$kernel" -initrd "$work/initramfs"
+        -drive "file=$work/disk,format=raw,if=virtio,cache=unsafe"
+        -append "console=ttyS0 loglevel=5 panic=-1 mitigations=off" "$@")
+}
+
+# Fails when the machine does not turn itself off in time or is silent for too long, and shows its console then.
+run_machine() {
+    local life=$1 line ended=0 machine output
+    shift
+    : >"$work/console"
+    machine_command "$@"
+    exec {output}< <(exec timeout --foreground --signal=KILL "$life" "${command[@]}" </dev/null 2>&1)
+    machine=$!
+    while true; do
+        IFS= read -r -t "$SILENCE" -u "$output" line || { ended=$?; break; }
+        printf '%s\n' "${line%$'\r'}"
+    done
+    if [ "$ended" -gt 128 ]; then
+        echo "the machine has been silent for $SILENCE seconds"
+        kill -TERM "$machine"
+    fi
+    exec {output}<&-
+    if wait "$machine" && [ "$ended" -le 128 ] && grep -q 'reboot: Power down' "$work/console"; then
+        return 0
+    fi
+    echo "the machine did not come to its end (it had $life seconds); its console:"
+    tail -n 60 "$work/console"
+    return 1
+}
