@@ -47,10 +47,16 @@ conformance: build cluster-programs
 	e2e/controlplane/build.sh target/bin $(SUITE) $(if $(filter kubelet,$(PEER)),$(PEER_NODE))
 	$(LAB) conformance --focus '$(FOCUS)' --skip '$(SKIP)' --procs $(PROCS) $(if $(filter kubelet,$(PEER)),--peer)
 
-# The root tests again, in a machine with nothing but cgroup v2. TESTS="limits stop" tells those whose names hold one
-# of these words.
-test-v2:
+# The root tests and the stories again, in machines with nothing but cgroup v2 (QEMU). TESTS and STORIES choose by words.
+# WHAT=telling leaves out what has little to do with cgroups, and is what `make test` runs.
+test-v2: build cluster-programs
+ifeq ($(WHAT),telling)
+	e2e/v2/test.sh -chain:: -lease:: -masquerade:: -netns:: -pods:: -portmap::
+	HANOK_MACHINE=1 HANOK_PATIENCE=10 $(CARGO) test --locked --workspace --test stories -- $$(grep -v '^#' e2e/v2/telling)
+else
 	e2e/v2/test.sh $(TESTS)
+	HANOK_MACHINE=1 HANOK_PATIENCE=10 $(CARGO) test --locked --workspace --test stories -- $(STORIES)
+endif
 
 # The validation programs of OCI's runtime-tools against `hanok oci` and Debian's runc, side by side. PROGRAMS="kill state"
 # runs only these.

@@ -32,5 +32,6 @@ step make --no-print-directory unit
 step make --no-print-directory stories
 step make --no-print-directory conformance
 step make --no-print-directory oci-conformance
+step make --no-print-directory test-v2 WHAT=telling
 printf '\n%s passed, %s failed\n' "$passed" "$failed"
 [ "$failed" = 0 ] && [ "$passed" != 0 ]

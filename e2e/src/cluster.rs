@@ -17,6 +17,7 @@ use kube::{Client, Config};
 
 use crate::lab::Lab;
 use crate::paths;
+use crate::process::patience;
 
 pub use observed::{
     condition, container, container_id, describe, ended, ip, is_ready, is_running, name, phase,
@@ -209,7 +210,7 @@ impl Space<'_> {
         })
     }
 
-    /// Waits until `look` gives a value.
+    /// Waits until `look` gives a value. Here and elsewhere, `seconds` are those of a usual machine: see [`patience`].
     ///
     /// # Errors
     /// When it does not within `seconds`, with what it said last.
@@ -219,12 +220,13 @@ impl Space<'_> {
         seconds: u64,
         mut look: impl FnMut() -> Result<T>,
     ) -> Result<T> {
-        let end = Instant::now() + Duration::from_secs(seconds);
+        let patience = patience(Duration::from_secs(seconds));
+        let end = Instant::now() + patience;
         loop {
             match look() {
                 Ok(value) => return Ok(value),
                 Err(e) if Instant::now() >= end => {
-                    return Err(e.context(format!("waited {seconds} s for {what}")));
+                    return Err(e.context(format!("waited {} s for {what}", patience.as_secs())));
                 }
                 Err(_) => std::thread::sleep(LOOK),
             }

@@ -18,6 +18,7 @@ mod audit;
 pub(crate) mod cgroup;
 mod control_plane;
 mod down;
+mod machine;
 mod node;
 mod peer;
 mod registry;
@@ -41,6 +42,9 @@ use crate::{image, paths};
 
 /// The names of the nodes that run `hanok agent`.
 pub const NODES: [&str; 2] = ["n1", "n2"];
+
+/// The node that may be a machine of its own; it is the only one of its lab then.
+const MACHINE: &str = "n1";
 
 /// One lab, running or not.
 #[derive(Debug, Clone)]
@@ -136,6 +140,38 @@ impl Lab {
     /// Directory of certificates and keys.
     pub fn pki(&self) -> PathBuf {
         self.dir.join("pki")
+    }
+
+    /// Names of the nodes that run `hanok agent` here.
+    pub fn nodes(&self) -> Vec<&'static str> {
+        match self.has_machine() {
+            true => vec![MACHINE],
+            false => NODES.to_vec(),
+        }
+    }
+
+    /// Whether the only node is a virtual machine with nothing but cgroup v2.
+    pub fn has_machine(&self) -> bool {
+        machine::is_one(&self.node(MACHINE).dir())
+    }
+
+    /// Boots the machine that is to be the only node, without its agent.
+    ///
+    /// # Errors
+    /// When it cannot be made, or does not answer in time.
+    pub fn boot_machine(&self) -> Result<()> {
+        machine::boot(&self.node(MACHINE))
+    }
+
+    /// Whether the machine, if there is one, answers.
+    ///
+    /// # Errors
+    /// When it does not, with its console.
+    pub fn check_machine(&self) -> Result<()> {
+        match self.has_machine() {
+            true => machine::check(&self.node(MACHINE)),
+            false => Ok(()),
+        }
     }
 
     /// A node of the lab that runs `hanok agent`.

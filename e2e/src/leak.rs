@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::lab::{Lab, NODES, Node};
+use crate::lab::{Lab, Node};
 use crate::network;
 use crate::process::{run, wait_for};
 
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// # Errors
 /// With a line for each thing that is left.
 pub fn check(lab: &Lab) -> Result<()> {
-    for name in NODES {
+    for name in lab.nodes() {
         let node = lab.node(name);
         wait_for(&format!("nothing to be left on {name}"), PATIENCE, || {
             let left = left_on(&node)?;
@@ -33,6 +33,9 @@ pub fn check(lab: &Lab) -> Result<()> {
 
 /// Everything of pods that a node has, a line for each thing.
 fn left_on(node: &Node) -> Result<BTreeSet<String>> {
+    if node.is_machine() {
+        return Ok(node.left_in_machine()?.into_iter().collect());
+    }
     let mut left = BTreeSet::new();
     processes(node, &mut left);
     cgroups(node, &mut left);

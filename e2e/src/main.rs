@@ -28,6 +28,9 @@ enum Command {
         /// Nodes to start.
         #[arg(long, value_delimiter = ',', default_values_t = NODES.map(str::to_owned))]
         nodes: Vec<String>,
+        /// Only n1, as a virtual machine with nothing but cgroup v2.
+        #[arg(long, conflicts_with = "nodes")]
+        machine: bool,
     },
     /// Stops exactly what `up` started, and leaves nothing.
     Down,
@@ -79,7 +82,7 @@ fn run(cli: Cli) -> Result<()> {
         (number, _) => Lab::new(number.unwrap_or(0)),
     };
     match cli.command {
-        Command::Up { nodes } => up(&lab, &nodes),
+        Command::Up { nodes, machine } => up(&lab, &nodes, machine),
         Command::Down => lab.down(),
         Command::Status => {
             lab.status().iter().for_each(|line| println!("{line}"));
@@ -114,14 +117,15 @@ fn run(cli: Cli) -> Result<()> {
     }
 }
 
-fn up(lab: &Lab, nodes: &[String]) -> Result<()> {
+fn up(lab: &Lab, nodes: &[String], machine: bool) -> Result<()> {
     lab.up()?;
-    let names: Vec<&str> = nodes
-        .iter()
-        .map(String::as_str)
-        .filter(|n| !n.is_empty())
-        .collect();
-    lab.start_nodes(&names)?;
+    if machine {
+        lab.boot_machine()?;
+        lab.start_nodes(&lab.nodes())?;
+    } else {
+        let names = nodes.iter().map(String::as_str);
+        lab.start_nodes(&names.filter(|n| !n.is_empty()).collect::<Vec<_>>())?;
+    }
     println!("export KUBECONFIG={}", lab.kubeconfig("admin").display());
     Ok(())
 }

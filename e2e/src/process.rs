@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -235,7 +236,17 @@ pub fn run(program: impl AsRef<Path>, args: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Waits until `done` gives a value, asking every 50 ms.
+/// A deadline on this machine: `HANOK_PATIENCE` times as long, for nodes that are so much slower than usual.
+pub fn patience(deadline: Duration) -> Duration {
+    static FACTOR: OnceLock<u32> = OnceLock::new();
+    let factor = FACTOR.get_or_init(|| {
+        let text = std::env::var("HANOK_PATIENCE").ok();
+        text.and_then(|text| text.parse().ok()).unwrap_or(1)
+    });
+    deadline.saturating_mul(*factor)
+}
+
+/// Waits until `done` gives a value, asking every 50 ms, for as long as [`patience`] makes of the deadline.
 ///
 /// # Errors
 /// After the deadline, with what `done` said last.
@@ -244,6 +255,7 @@ pub fn wait_for<T>(
     deadline: Duration,
     mut done: impl FnMut() -> Result<T>,
 ) -> Result<T> {
+    let deadline = patience(deadline);
     let end = Instant::now() + deadline;
     loop {
         match done() {

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Result, anyhow};
 
 use crate::cluster::{Cluster, Space};
-use crate::lab::{Lab, NODES};
+use crate::lab::Lab;
 use crate::leak;
 
 /// The first number for a lab when none is asked for: not that of `make cluster-up`, so that both may run.
@@ -20,7 +20,9 @@ const LAB: u8 = 1;
 pub enum Stage {
     /// Any cluster.
     Cluster,
-    /// A lab only: it kills agents, cuts off servers or looks at nodes from outside.
+    /// A lab, also one whose only node is a machine: it kills agents, cuts off servers, or tells what is hanok's own.
+    Node,
+    /// A lab of two nodes on this machine: it looks at nodes from outside.
     Lab,
 }
 
@@ -80,7 +82,8 @@ struct Tally {
     ignored: usize,
 }
 
-/// Runs the stories that the arguments choose: on the cluster of KUBECONFIG, or else on a lab made for them.
+/// Runs the stories that the arguments choose: on the cluster of KUBECONFIG, or else on a lab made for them. With
+/// HANOK_MACHINE set, that lab's only node is a virtual machine.
 pub fn main(stories: &[Story]) -> ExitCode {
     let options = Options::parse(std::env::args().skip(1));
     let chosen: Vec<&Story> = stories.iter().filter(|s| options.wants(s.name)).collect();
@@ -132,12 +135,11 @@ fn run(stories: &[&Story], out: &mut impl Write) -> Result<Tally> {
     let lab = Lab::from_env(LAB)?;
     // For work on the stories: a lab that stays, and is used again while it runs.
     let keep = std::env::var_os("HANOK_KEEP_LAB").is_some();
-    if !(keep && NODES.iter().all(|n| lab.node(n).agent().is_some())) {
-        let up = lab.up().and_then(|()| lab.start_nodes(&NODES));
-        if let Err(e) = up {
-            lab.down().map_err(|down| anyhow!("{e:#}; then {down:#}"))?;
-            return Err(e);
-        }
+    let runs = |name: &&str| lab.node(name).agent_runs().unwrap_or(false);
+    let kept = keep && lab.nodes().iter().all(runs);
+    if !kept && let Err(e) = up(&lab) {
+        lab.down().map_err(|down| anyhow!("{e:#}; then {down:#}"))?;
+        return Err(e);
     }
     let mut tally = tell_all(&Cluster::of_lab(&lab)?, stories, out);
     if !keep && let Err(e) = lab.down() {
@@ -147,14 +149,54 @@ fn run(stories: &[&Story], out: &mut impl Write) -> Result<Tally> {
     Ok(tally)
 }
 
+fn up(lab: &Lab) -> Result<()> {
+    lab.up()?;
+    if std::env::var_os("HANOK_MACHINE").is_some() {
+        lab.boot_machine()?;
+    }
+    lab.start_nodes(&lab.nodes())
+}
+
+/// Why a story cannot be told on this cluster, if so.
+fn obstacle(cluster: &Cluster, story: &Story) -> Option<String> {
+    match (cluster.lab(), story.stage) {
+        (Err(_), Stage::Node | Stage::Lab) => Some("needs the lab".into()),
+        (Ok(lab), Stage::Lab) if lab.has_machine() => {
+            Some("needs two nodes, or looks at one from outside".into())
+        }
+        (Ok(lab), _) if lab.has_machine() => untold(story.name),
+        _ => None,
+    }
+}
+
+/// The reason why a story cannot be told of a machine, from lines `name: reason`.
+fn untold(name: &str) -> Option<String> {
+    let text = include_str!("../v2/untold");
+    let mut lines = text.lines().filter_map(|line| line.split_once(": "));
+    lines
+        .find(|(untold, _)| *untold == name)
+        .map(|(_, reason)| reason.to_owned())
+}
+
 fn tell_all(cluster: &Cluster, stories: &[&Story], out: &mut impl Write) -> Tally {
     let mut tally = Tally::default();
+    let mut lost = false;
     for story in stories {
         write!(out, "test {} ... ", story.name).ok();
         out.flush().ok();
-        if story.stage == Stage::Lab && cluster.lab().is_err() {
-            writeln!(out, "ignored, needs the lab").ok();
+        if let Some(reason) = obstacle(cluster, story) {
+            writeln!(out, "ignored, {reason}").ok();
             tally.ignored += 1;
+            continue;
+        }
+        if !lost && let Err(e) = cluster.lab().map_or(Ok(()), Lab::check_machine) {
+            writeln!(out, "the machine is lost: {e:#}").ok();
+            lost = true;
+        }
+        if lost {
+            // Else each of them would wait for all that does not come.
+            writeln!(out, "FAILED, without a machine").ok();
+            tally.failed.push(story.name);
             continue;
         }
         let began = Instant::now();
@@ -201,10 +243,12 @@ fn tell(cluster: &Cluster, story: &Story) -> Result<()> {
 /// Starts again what a story has stopped and not started.
 fn mend(lab: &Lab) -> Result<()> {
     lab.mend()?;
-    let stopped: Vec<&str> = NODES
-        .into_iter()
-        .filter(|n| lab.node(n).agent().is_none())
-        .collect();
+    let mut stopped = Vec::new();
+    for name in lab.nodes() {
+        if !lab.node(name).agent_runs()? {
+            stopped.push(name);
+        }
+    }
     if stopped.is_empty() {
         Ok(())
     } else {
@@ -224,6 +268,13 @@ fn pods_and_events(space: &Space<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_story_that_no_machine_can_tell_has_its_reason() {
+        let reason = untold("drained_node_gives_its_pods_to_others");
+        assert_eq!(reason.as_deref(), Some("there is no other node"));
+        assert_eq!(untold("limits_are_in_the_cgroup"), None);
+    }
 
     #[test]
     fn names_filter_and_flags_of_the_standard_runner_are_taken() {

@@ -2,11 +2,13 @@
 
 use std::io::Write as _;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::Space;
+use crate::process::patience;
 
 impl Space<'_> {
     /// Applies a manifest, with `REGISTRY` in it replaced.
@@ -80,8 +82,22 @@ impl Space<'_> {
         command
             .arg("--namespace")
             .arg(&self.namespace)
-            .args(line.split_whitespace());
+            .args(line.split_whitespace().map(patient));
         Ok(command)
+    }
+}
+
+/// A word of a command line; `--timeout=60s` as [`patience`] makes it.
+fn patient(word: &str) -> String {
+    let seconds = word
+        .strip_prefix("--timeout=")
+        .and_then(|rest| rest.strip_suffix('s')?.parse().ok());
+    match seconds {
+        Some(seconds) => {
+            let patience = patience(Duration::from_secs(seconds));
+            format!("--timeout={}s", patience.as_secs())
+        }
+        None => word.to_owned(),
     }
 }
 

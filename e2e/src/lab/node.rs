@@ -1,5 +1,6 @@
 //! A node of the lab: `hanok agent` in the node's namespace, with every path, cgroup and bridge of its own.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,9 +9,9 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::{Lab, cgroup, down, registry, topology};
+use super::{Lab, cgroup, down, machine, registry, topology};
 use crate::paths;
-use crate::process::{Process, Spawn, wait_for};
+use crate::process::{Process, Spawn, start_time, wait_for};
 
 /// A node by name.
 #[derive(Debug, Clone)]
@@ -35,6 +36,21 @@ impl Node {
     /// Its address.
     pub fn address(&self) -> String {
         self.lab.address(topology::host_number(&self.name))
+    }
+
+    /// Its lab.
+    pub(super) fn lab(&self) -> &Lab {
+        &self.lab
+    }
+
+    /// The credentials of its agent.
+    pub(super) fn kubeconfig(&self) -> PathBuf {
+        self.lab.kubeconfig(&format!("node-{}", self.name))
+    }
+
+    /// Whether it is a virtual machine, where nothing can be looked at from here.
+    pub fn is_machine(&self) -> bool {
+        machine::is_one(&self.dir())
     }
 
     /// Its network namespace.
@@ -62,6 +78,17 @@ impl Node {
         self.lab.processes().running(&self.record())
     }
 
+    /// Whether the agent runs.
+    ///
+    /// # Errors
+    /// When the node is a machine that does not answer.
+    pub fn agent_runs(&self) -> Result<bool> {
+        match self.is_machine() {
+            true => Ok(machine::ask(self, "running")? == ["yes"]),
+            false => Ok(self.agent().is_some()),
+        }
+    }
+
     /// What the agent has logged so far.
     pub fn log(&self) -> String {
         let text = fs::read(self.lab.processes().log(&self.record())).unwrap_or_default();
@@ -74,15 +101,18 @@ impl Node {
     /// When the program is missing or cannot be started.
     pub fn start(&self) -> Result<()> {
         ensure!(
-            self.agent().is_none(),
+            !self.agent_runs()?,
             "the agent of {} runs already",
             self.name
         );
+        if self.is_machine() {
+            return machine::ask(self, "start").map(drop);
+        }
         cgroup::remember(&self.lab)?;
         for dir in [self.dir().join("cni"), self.manifests(), self.run_dir()] {
             fs::create_dir_all(dir)?;
         }
-        fs::write(self.dir().join("config.yaml"), self.configuration())?;
+        self.configure(&self.netns())?;
         self.lab.processes().spawn(&Spawn {
             name: &self.record(),
             netns: Some(&self.netns()),
@@ -100,7 +130,7 @@ impl Node {
     pub fn wait_ready(&self, deadline: Duration) -> Result<()> {
         let condition = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status}"#;
         let ready = wait_for(&format!("node {}", self.name), deadline, || {
-            if self.agent().is_none() {
+            if !self.agent_runs()? {
                 let tail = self.lab.processes().log_tail(&self.record());
                 return Ok(Err(anyhow::anyhow!(
                     "the agent of {} has ended: {tail}",
@@ -121,6 +151,9 @@ impl Node {
     /// # Errors
     /// When it survives.
     pub fn kill(&self) -> Result<()> {
+        if self.is_machine() {
+            return machine::ask(self, "kill").map(drop);
+        }
         self.lab
             .processes()
             .stop(&self.record(), Signal::KILL, Duration::from_secs(10))
@@ -131,6 +164,9 @@ impl Node {
     /// # Errors
     /// When it survives SIGKILL after ten seconds.
     pub fn stop(&self) -> Result<()> {
+        if self.is_machine() {
+            return machine::ask(self, "stop").map(drop);
+        }
         self.lab
             .processes()
             .stop(&self.record(), Signal::TERM, Duration::from_secs(10))
@@ -152,6 +188,28 @@ impl Node {
             .iter()
             .flat_map(|dir| cgroup::processes(dir))
             .collect()
+    }
+
+    /// Every process in the node's cgroups, as its id with the time of its start.
+    ///
+    /// # Errors
+    /// When the node is a machine that does not answer.
+    pub fn processes(&self) -> Result<BTreeSet<String>> {
+        if self.is_machine() {
+            return Ok(machine::ask(self, "processes")?.into_iter().collect());
+        }
+        let pids = self.cgroup_processes().into_iter();
+        Ok(pids
+            .filter_map(|pid| Some(format!("{pid} {}", start_time(pid).ok()?)))
+            .collect())
+    }
+
+    /// What a machine has of pods, a line for each thing, as it says itself.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub(crate) fn left_in_machine(&self) -> Result<Vec<String>> {
+        machine::ask(self, "left")
     }
 
     /// Mount points below the node's directories.
@@ -184,9 +242,8 @@ impl Node {
     pub fn flags(&self) -> Vec<String> {
         let dir = |sub: &str| self.dir().join(sub).display().to_string();
         let run = |sub: &str| self.run_dir().join(sub).display().to_string();
-        let kubeconfig = self.lab.kubeconfig(&format!("node-{}", self.name));
         let flags = [
-            ("kubeconfig", kubeconfig.display().to_string()),
+            ("kubeconfig", self.kubeconfig().display().to_string()),
             ("config", dir("config.yaml")),
             ("hostname-override", self.name.clone()),
             ("node-ip", self.address()),
@@ -206,8 +263,14 @@ impl Node {
             .collect()
     }
 
+    /// Writes the agent's configuration; its pods' cgroups are to be below `cgroup_root`.
+    pub(super) fn configure(&self, cgroup_root: &str) -> Result<()> {
+        let text = self.configuration(cgroup_root);
+        Ok(fs::write(self.dir().join("config.yaml"), text)?)
+    }
+
     /// Its KubeletConfiguration.
-    fn configuration(&self) -> String {
+    fn configuration(&self, cgroup_root: &str) -> String {
         let config = json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
@@ -218,7 +281,7 @@ impl Node {
             },
             "authorization": { "mode": "Webhook" },
             "clusterDNS": [topology::CLUSTER_DNS],
-            "cgroupRoot": self.netns(),
+            "cgroupRoot": cgroup_root,
             "failSwapOn": false,
             "maxPods": 250,
             "podLogsDir": self.dir().join("pod-logs"),
@@ -228,6 +291,9 @@ impl Node {
     }
 
     fn record(&self) -> String {
-        format!("agent-{}", self.name)
+        match self.is_machine() {
+            true => machine::record(self),
+            false => format!("agent-{}", self.name),
+        }
     }
 }

@@ -3,12 +3,11 @@
 use anyhow::{Result, ensure};
 use hanok_e2e::cluster::{self, Space};
 use hanok_e2e::manifest::{pod, shell, testapp};
-use hanok_e2e::process::{Process, start_time};
 use hanok_e2e::runner::Story;
 use hanok_e2e::stories;
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![Lab:
+    stories![Node:
         agent_killed_while_pulling_pulls_again,
         agent_killed_during_init_goes_on_with_the_same_container,
         agent_killed_while_pods_run_restarts_none_of_them,
@@ -78,7 +77,7 @@ fn agent_killed_while_pods_run_restarts_none_of_them(space: &Space<'_>) -> Resul
             .manifest(),
     )?;
     let before = space.until_ready("web")?;
-    let pids: Vec<Process> = processes(space)?;
+    let pids = space.lab()?.node("n1").processes()?;
     for _ in 0..3 {
         restart_agent(space)?;
     }
@@ -106,29 +105,11 @@ fn agent_killed_while_pods_run_restarts_none_of_them(space: &Space<'_>) -> Resul
         "the address changed"
     );
     ensure!(
-        pids.len() >= 3 && pids.iter().all(Process::is_alive),
+        pids.len() >= 3 && pids.is_subset(&space.lab()?.node("n1").processes()?),
         "a process of {pids:?} has ended"
     );
     ensure!(space.kubectl("exec web -c main -- /testapp get http://127.0.0.1:8080/")? == "hello\n");
     Ok(())
-}
-
-/// The processes in the node's cgroups.
-fn processes(space: &Space<'_>) -> Result<Vec<Process>> {
-    let pids: std::collections::BTreeSet<i32> = space
-        .lab()?
-        .node("n1")
-        .cgroup_processes()
-        .into_iter()
-        .collect();
-    let process = |pid| {
-        Ok(Process {
-            name: format!("{pid}"),
-            pid,
-            started: start_time(pid)?,
-        })
-    };
-    pids.into_iter().map(process).collect()
 }
 
 fn exit_while_no_agent_runs_is_reported_by_the_next(space: &Space<'_>) -> Result<()> {
@@ -141,11 +122,11 @@ fn exit_while_no_agent_runs_is_reported_by_the_next(space: &Space<'_>) -> Result
     )?;
     space.until_pod("ends", "running", 20, |p| cluster::is_running(p, "main"))?;
     let node = space.lab()?.node("n1");
-    let running = processes(space)?;
+    let running = node.processes()?;
     node.kill()?;
     space.until("the container's end", 20, || {
         ensure!(
-            running.iter().any(|p| !p.is_alive()),
+            !running.is_subset(&node.processes()?),
             "all of {running:?} run"
         );
         Ok(())

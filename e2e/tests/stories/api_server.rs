@@ -11,8 +11,10 @@ use hanok_e2e::runner::Story;
 use hanok_e2e::stories;
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![Lab:
-        api_server_away_for_thirty_seconds_restarts_nothing,
+    stories![
+        Node:
+        api_server_away_for_thirty_seconds_restarts_nothing;
+        Lab:
         node_says_what_it_is,
         nodes_never_ask_for_what_they_may_not_have,
     ]

@@ -1,6 +1,6 @@
 //! What a container cannot do, and what it is held to.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use hanok_e2e::cluster::{self, Space};
 use hanok_e2e::manifest::{pod, shell, testapp};
 use hanok_e2e::runner::Story;
@@ -13,13 +13,14 @@ pub(crate) fn stories() -> Vec<Story> {
         security_context_decides_user_groups_and_capabilities,
         memory_limit_ends_in_oom_killed;
         // A kubelet's defaults are weaker, and its message about the handler is shorter.
-        Lab:
+        Node:
         ordinary_container_is_refused_what_would_reach_the_node,
         pod_shares_network_ipc_and_host_name_and_nothing_else,
         pods_with_users_of_their_own_share_no_id_and_reach_each_other,
         unknown_runtime_handler_keeps_the_pod_pending,
+        limits_are_in_the_cgroup;
+        Lab:
         host_network_pod_has_the_nodes_address,
-        limits_are_in_the_cgroup,
     ]
 }
 
@@ -215,36 +216,18 @@ fn host_network_pod_has_the_nodes_address(space: &Space<'_>) -> Result<()> {
 fn limits_are_in_the_cgroup(space: &Space<'_>) -> Result<()> {
     let held = shell("main", "sleep 1000").limits("48Mi", "250m");
     space.apply(&pod("held").on("n1").with(held).manifest())?;
-    let pod = space.until_ready("held")?;
-    let id = cluster::container_id(&pod, "main")
-        .rsplit('/')
-        .next()
-        .context("no container id")?
-        .to_owned();
-    let node = space.lab()?.node("n1");
-    let cgroups: Vec<_> = node
-        .cgroups()
-        .iter()
-        .flat_map(|c| hanok_e2e::lab::Node::cgroup_tree(c))
-        .collect();
-    let value = |file: &str| {
-        let of_container = cgroups
-            .iter()
-            .filter(|dir| dir.ends_with(&id))
-            .map(|dir| dir.join(file));
-        of_container
-            .filter_map(|f| std::fs::read_to_string(f).ok())
-            .next()
-            .unwrap_or_default()
-            .trim()
-            .to_owned()
+    space.until_ready("held")?;
+    // The container's view of its own cgroup, of whichever version.
+    let values = |v1: &str, v2: &str| {
+        let script = format!("cd /sys/fs/cgroup; cat {v1} 2>/dev/null || cat {v2}");
+        space.kubectl_with("exec held --", &["sh", "-c", &script])
     };
-    let memory = [value("memory.limit_in_bytes"), value("memory.max")].concat();
+    let memory = values("memory/memory.limit_in_bytes", "memory.max")?;
+    ensure!(memory.trim() == (48 << 20).to_string(), "{memory:?}");
+    let cpu = values("cpu/cpu.cfs_quota_us", "cpu.max")?;
     ensure!(
-        memory == (48 << 20).to_string(),
-        "memory limit {memory:?} in {cgroups:#?}"
+        ["25000", "25000 100000"].contains(&cpu.trim()),
+        "cpu limit {cpu:?}"
     );
-    let cpu = [value("cpu.cfs_quota_us"), value("cpu.max")].concat();
-    ensure!(cpu == "25000" || cpu == "25000 100000", "cpu limit {cpu:?}");
     Ok(())
 }

@@ -14,7 +14,7 @@ pub(crate) fn stories() -> Vec<Story> {
         logs_are_whole_followed_and_kept_of_the_previous_run,
         exec_carries_streams_and_exit_code,
         logs_of_a_flood_are_complete;
-        Lab:
+        Node:
         kubelet_port_turns_strangers_away,
     ]
 }

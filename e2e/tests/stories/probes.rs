@@ -32,7 +32,7 @@ fn probes_of_every_kind_let_a_pod_be_ready(space: &Space<'_>) -> Result<()> {
         .set("ports", json!([{"name": "web", "containerPort": 8080}]))
         .set(
             "startupProbe",
-            every_second(json!({"tcpSocket": {"port": 8080}})),
+            json!({"tcpSocket": {"port": 8080}, "periodSeconds": 1, "failureThreshold": 30}),
         )
         .set("readinessProbe", every_second(named))
         .set(

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![Lab:
+    stories![Node:
         a_running_container_gets_other_limits_without_a_restart,
         a_resize_without_room_is_deferred_until_others_are_gone,
     ]

@@ -14,7 +14,7 @@ pub(crate) fn stories() -> Vec<Story> {
         config_map_and_secret_are_files_and_variables,
         pod_waits_for_its_config_map,
         empty_dir_is_shared_by_the_containers_and_gone_with_the_pod;
-        Lab:
+        Node:
         pod_calls_the_api_server_with_its_token,
     ]
 }
