@@ -8,7 +8,7 @@
 //! the calling process must have one thread.
 //!
 //! ```text
-//! ROOT/.shared/                 what all containers share: places to mount on; stays
+//! ROOT/.shared/                 what all containers share: places to mount on, compiled filters; stays
 //! ROOT/<id>/                    made first, removed last; its existence reserves the id
 //!   config.json                 the specification as it was at creation
 //!   state.json                  Record
@@ -24,6 +24,7 @@ mod delete;
 mod devices;
 mod exec;
 mod features;
+mod filters;
 mod hooks;
 mod kill;
 mod launcher;

@@ -16,7 +16,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use super::bundle::Bundle;
 use super::launcher::Launcher;
 use super::record::{CONFIG, PROCESS, Record, START_SOCKET, start_time};
-use super::{OciError, Result, Runtime, cgroups, console, hooks, namespaces, translate};
+use super::{OciError, Result, Runtime, cgroups, console, filters, hooks, namespaces, translate};
 
 /// Directory below the root for what all containers share. No id begins with a dot.
 const SHARED: &str = ".shared";
@@ -101,14 +101,15 @@ impl Runtime {
         record.poststart = plan.poststart;
         record.poststop = plan.poststop;
         cgroups::make(&bundle.linux(), &record.id, &mut record.cgroups)?;
+        let shared_dir = self.shared_dir()?;
         let filter = bundle
             .seccomp
             .as_ref()
-            .map(|policy| policy.compile())
+            .map(|policy| filters::get(&shared_dir, policy))
             .transpose()?;
         let inputs = translate::Inputs {
             record,
-            shared_dir: &self.shared_dir()?,
+            shared_dir: &shared_dir,
             filter: filter.as_ref(),
             preserved_fds: options.preserve_fds,
             announce_prepared: !plan.create_runtime.is_empty(),
