@@ -26,9 +26,6 @@ const MAX_LINE: usize = 16 << 10;
 /// Formatted lines are written once they are as many bytes as this.
 const FLUSH: usize = 16 << 10;
 
-/// Time, stream, tag and the spaces and newline around them.
-const OVERHEAD: usize = 48;
-
 /// An open log file.
 #[derive(Debug)]
 pub(crate) struct LogFile {
@@ -73,24 +70,26 @@ impl LogFile {
     /// Takes output of one stream, all of it now.
     pub(crate) fn write(&mut self, stream: Stream, bytes: &[u8]) {
         let time = timestamp::rfc3339(now_ns());
+        let full = head(&time, stream, b'F');
         let mut rest = bytes;
         while !rest.is_empty() {
             let held = self.partial[index(stream)].len();
             let window = &rest[..rest.len().min(MAX_LINE - held)];
-            let Some(end) = window.iter().position(|&b| b == b'\n') else {
+            let Some(end) = memchr::memchr(b'\n', window) else {
                 let (part, after) = rest.split_at(window.len());
                 self.hold(stream, part, &time);
                 rest = after;
                 continue;
             };
-            let mut line = std::mem::take(&mut self.partial[index(stream)]);
-            if line.is_empty() {
-                self.emit(stream, b'F', &rest[..end], &time);
+            let (text, after) = rest.split_at(end + 1);
+            if held == 0 {
+                self.emit(&full, text);
             } else {
-                line.extend_from_slice(&rest[..end]);
-                self.emit(stream, b'F', &line, &time);
+                let mut line = std::mem::take(&mut self.partial[index(stream)]);
+                line.extend_from_slice(text);
+                self.emit(&full, &line);
             }
-            rest = &rest[end + 1..];
+            rest = after;
         }
         self.flush();
         self.pending = Vec::new();
@@ -98,9 +97,8 @@ impl LogFile {
 
     /// Writes what is left of a stream without a newline.
     pub(crate) fn end(&mut self, stream: Stream) {
-        let line = std::mem::take(&mut self.partial[index(stream)]);
-        if !line.is_empty() {
-            self.emit(stream, b'P', &line, &timestamp::rfc3339(now_ns()));
+        if !self.partial[index(stream)].is_empty() {
+            self.emit_part(stream, &timestamp::rfc3339(now_ns()));
             self.flush();
         }
     }
@@ -110,29 +108,32 @@ impl LogFile {
         let partial = &mut self.partial[index(stream)];
         partial.extend_from_slice(text);
         if partial.len() == MAX_LINE {
-            let line = std::mem::take(partial);
-            self.emit(stream, b'P', &line, time);
+            self.emit_part(stream, time);
         }
     }
 
-    fn emit(&mut self, stream: Stream, tag: u8, text: &[u8], time: &str) {
-        let length = (text.len() + OVERHEAD) as u64;
-        let after = self.size + self.pending.len() as u64 + length;
+    fn emit_part(&mut self, stream: Stream, time: &str) {
+        let mut line = std::mem::take(&mut self.partial[index(stream)]);
+        line.push(b'\n');
+        self.emit(&head(time, stream, b'P'), &line);
+    }
+
+    /// One line of the file; `text` ends with its newline.
+    fn emit(&mut self, head: &[u8], text: &[u8]) {
+        let length = head.len() + text.len();
+        let after = self.size + (self.pending.len() + length) as u64;
         if self.max_size > 0 && after > self.max_size {
             self.flush();
             if self.size > 0 {
                 self.rotate();
             }
         }
-        let name: &[u8] = match stream {
-            Stream::Stdout => b" stdout ",
-            Stream::Stderr => b" stderr ",
-        };
-        let pending = &mut self.pending;
-        for piece in [time.as_bytes(), name, &[tag, b' '], text, b"\n"] {
-            pending.extend_from_slice(piece);
+        if self.pending.is_empty() {
+            self.pending.reserve(FLUSH + length);
         }
-        if pending.len() >= FLUSH {
+        self.pending.extend_from_slice(head);
+        self.pending.extend_from_slice(text);
+        if self.pending.len() >= FLUSH {
             self.flush();
         }
     }
@@ -161,6 +162,15 @@ impl LogFile {
         }
         rotate::prune(&self.path, self.max_files);
     }
+}
+
+/// What stands before the text of a line.
+fn head(time: &str, stream: Stream, tag: u8) -> Vec<u8> {
+    let name: &[u8] = match stream {
+        Stream::Stdout => b" stdout ",
+        Stream::Stderr => b" stderr ",
+    };
+    [time.as_bytes(), name, &[tag, b' ']].concat()
 }
 
 fn index(stream: Stream) -> usize {
