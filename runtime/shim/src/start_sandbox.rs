@@ -232,7 +232,13 @@ impl Shim {
         if plan.own & ns::UTS != 0 && !spec.hostname.is_empty() {
             sethostname(spec.hostname.as_bytes()).doing(|| "set the host name")?;
         }
-        for (name, value) in &spec.sysctls {
+        // Those of the user namespace are of the one that the writer is in.
+        let of_users = |name: &str| name.starts_with("user.") || name.starts_with("user/");
+        let (inside, outside): (Vec<_>, Vec<_>) = spec
+            .sysctls
+            .iter()
+            .partition(|(name, _)| self.users.is_some() && of_users(name));
+        for (name, value) in outside {
             let written = host.write_sysctl(name, value);
             match (&self.users, written) {
                 // Some belong to the root of the user namespace, others, on older kernels, to the node's.
@@ -244,6 +250,9 @@ impl Shim {
         let _ = host.write_proc("self/oom_score_adj", &spec.oom_score_adj.to_string());
         if let Some(users) = &self.users {
             users.enter(line, plan.new & ns::PID != 0)?;
+        }
+        for (name, value) in inside {
+            host.write_sysctl(name, value)?;
         }
         let null = host.null.as_fd();
         rustix::stdio::dup2_stdin(null).doing(|| "set stdin")?;

@@ -21,6 +21,8 @@ pub(super) fn check(config: &PodSandboxConfig) -> Result<(), String> {
         } else if name == "kernel.domainname" {
             // The host name's namespace is the network's owner's.
             (&config.network, "host name")
+        } else if name.starts_with("user.") && config.user_namespace.is_some() {
+            continue;
         } else {
             return Err(format!(
                 "sysctl {name:?} is not in a separate kernel namespace"
@@ -83,6 +85,7 @@ mod tests {
             ("kernel.panic", false, false),
             ("vm.swappiness", false, false),
             ("network.x", false, false),
+            ("user.max_inotify_watches", false, false),
             ("", false, false),
         ] {
             assert_eq!(verdict(name, Pod, Pod), own, "{name}");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use hanok_shim::protocol::*;
 
-use crate::rig::{Pod, bind, is_running, mount, programs, unique, wait_for};
+use crate::rig::{Pod, bind, is_running, mount, process, programs, unique, wait_for};
 
 const FIRST: u32 = 0x7000_0000;
 const IDMAP: u64 = 0x10_0000;
@@ -103,6 +103,39 @@ fn root_is_root_inside_and_nobody_to_the_node() {
     for kind in ["user", "net", "ipc", "uts"] {
         assert_eq!(namespace(pid, kind), namespace(users.pause, kind), "{kind}");
     }
+}
+
+#[test]
+fn root_a_joining_process_is_closed_to_the_pods_root_with_every_capability() {
+    let users = Users::new();
+    let script = "while :; do for p in /proc/[0-9]*; do \
+        [ $p = /proc/1 ] || case $(readlink $p/exe 2>/dev/null) in *hanok*) echo caught $p;; esac; done; done";
+    let mut attacker = users.spec("c1", script);
+    let all = u64::MAX >> 23;
+    attacker.process.capabilities = Capabilities {
+        bounding: all,
+        effective: all,
+        permitted: all,
+        ..Capabilities::default()
+    };
+    users.pod.run(&attacker);
+    for n in 0..150 {
+        let exec = ExecSpec {
+            container: "c1".into(),
+            exec: format!("e{n}"),
+            process: process(&["true"]),
+            inherit: true,
+            stdin: false,
+            stdout: false,
+            stderr: false,
+            tty: false,
+        };
+        let mut client = users.pod.client();
+        let reply = client.call(&Request::Exec(Box::new(exec))).unwrap();
+        assert!(matches!(reply, Reply::Started { .. }), "{reply:?}");
+        client.reply().unwrap();
+    }
+    assert_eq!(users.pod.log_text("c1"), "");
 }
 
 #[test]
@@ -261,16 +294,19 @@ fn root_sysctls_of_the_pod_are_set_and_the_nodes_stay() {
             ("kernel.shm_rmid_forced", "1"),
             ("net.ipv4.ip_unprivileged_port_start", "80"),
             ("fs.mqueue.msg_max", "17"),
+            ("user.max_inotify_watches", "1234"),
         ]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into();
     });
-    let script = "cat /proc/sys/kernel/shm_rmid_forced /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/fs/mqueue/msg_max";
-    assert_eq!(users.sh("c1", script).1, "1\n80\n17\n");
+    let script = "cat /proc/sys/kernel/shm_rmid_forced /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/fs/mqueue/msg_max /proc/sys/user/max_inotify_watches";
+    assert_eq!(users.sh("c1", script).1, "1\n80\n17\n1234\n");
     assert_eq!(
         fs::read_to_string("/proc/sys/kernel/shm_rmid_forced").unwrap(),
         before
     );
+    let watches = fs::read_to_string("/proc/sys/user/max_inotify_watches").unwrap();
+    assert_ne!(watches, "1234\n");
 }
 
 #[test]
