@@ -6,7 +6,8 @@
 //! a few writes to kernel files, short enough for an async thread; only removal waits, and does so async.
 //!
 //! Which v1 hierarchies: those that limit (cpu, memory, pids, cpuset, devices, hugetlb) or count (cpuacct).
-//! freezer and blkio are left out, since joining a hierarchy costs at every container start.
+//! freezer and blkio are left out, since joining a hierarchy costs at every container start; pods have blkio too, for
+//! their statistics.
 
 mod apply;
 mod detect;
@@ -27,6 +28,7 @@ use crate::api::Resources;
 pub use apply::Undo;
 pub(crate) use devices::restrict_v2 as restrict_devices_v2;
 pub use devices::{DeviceAccess, DeviceRule};
+pub(crate) use places::freezer_of;
 pub use places::{Place, remove_directory};
 pub use stats::pressure;
 pub(crate) use values::weight;

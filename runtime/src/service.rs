@@ -79,7 +79,7 @@ impl Runtime {
         let internal = |what: &str, error: &(dyn std::error::Error + 'static)| {
             Error::Internal(format!("{what}: {}", chain(error)))
         };
-        let cgroups = Cgroups::detect(&config.cgroup_root)
+        let cgroups = Cgroups::detect_with(&config.cgroup_root, &["blkio"])
             .map_err(|error| internal("cannot use cgroups", &error))?;
         let layout = Layout {
             run_dir: config.run_dir,

@@ -1,7 +1,7 @@
 //! What pods and containers use: plain data.
 //!
 //! Counters grow from the start of the thing they count for; two readings make a rate. What the kernel does
-//! not count here (I/O and pressure on cgroup v1, swap without swap accounting) is `None`, not zero.
+//! not count here (pressure and, without blkio, I/O on cgroup v1, swap without swap accounting) is `None`, not zero.
 
 use std::time::{Duration, SystemTime};
 
@@ -25,7 +25,7 @@ pub struct CgroupStats {
     pub cpu: Option<CpuStats>,
     /// Memory.
     pub memory: Option<MemoryStats>,
-    /// Block devices; v2 only.
+    /// Block devices.
     pub io: Option<IoStats>,
     /// Tasks now.
     pub pids: Option<u64>,
@@ -88,7 +88,7 @@ pub struct IoStats {
     pub reads: u64,
     /// Write operations.
     pub writes: u64,
-    /// Waiting for a device.
+    /// Waiting for a device; v2 only.
     pub pressure: Option<Pressure>,
 }
 

@@ -1,8 +1,11 @@
 //! A cgroup's directories one by one, for limits that a pod cannot have and `hanok oci` can.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{CgroupError, Cgroups, checked, remove, write_file};
+use super::apply::{self, Undo};
+use super::values::Write;
+use super::{CgroupError, Cgroups, Hierarchy, checked, detect, remove, write_file};
 use crate::api::Resources;
 
 /// A cgroup's directory in one hierarchy.
@@ -17,6 +20,67 @@ pub struct Place {
 }
 
 impl Place {
+    /// The cgroup in a directory that is there. On v1 its files tell which controllers it has.
+    pub fn of(directory: &Path) -> Self {
+        let mut place = Place {
+            directory: directory.to_owned(),
+            controllers: Vec::new(),
+            unified: directory.join("cgroup.controllers").exists(),
+        };
+        if !place.unified {
+            let names = place.files();
+            let names = names
+                .iter()
+                .filter_map(|name| Some(name.split_once('.')?.0.to_owned()));
+            place.controllers = names.filter(|name| name != "cgroup").collect();
+            place.controllers.sort();
+            place.controllers.dedup();
+        }
+        place
+    }
+
+    /// Names of its files.
+    pub(crate) fn files(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.directory)
+            .into_iter()
+            .flatten()
+            .flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        names.collect()
+    }
+
+    /// One of its files, if it is there.
+    pub(crate) fn read(&self, file: &str) -> Option<String> {
+        fs::read_to_string(self.directory.join(file)).ok()
+    }
+
+    /// A file of one number; none for "max".
+    pub(crate) fn number(&self, file: &str) -> Option<u64> {
+        self.read(file)?.trim_end().parse().ok()
+    }
+
+    /// Writes files of a cgroup that is in use and notes what they held. After an error the caller undoes.
+    pub(crate) fn change(
+        &self,
+        writes: impl Iterator<Item = (String, String)>,
+        undo: &mut Undo,
+    ) -> Result<(), CgroupError> {
+        let writes = writes.map(|(file, value)| Write {
+            // Which of two limits comes first depends on whether they grow.
+            retry: file.starts_with("memory.") || file.starts_with("cpu."),
+            optional: false,
+            file,
+            value,
+        });
+        let high = self.read("memory.high");
+        let changed = apply::change(&self.directory, writes.collect(), undo);
+        // It may have been the container's own limit, and not only what a lower one is tried with.
+        match high {
+            Some(high) => changed.and(self.write("memory.high", high.trim_end())),
+            None => changed,
+        }
+    }
+
     /// Writes a value to one of its files.
     pub fn write(&self, file: &str, value: &str) -> Result<(), CgroupError> {
         write_file(&self.directory.join(file), value)
@@ -38,6 +102,22 @@ impl Cgroups {
         });
         Ok(places.collect())
     }
+}
+
+/// The cgroup of a process in v1's freezer; none where that is not mounted.
+pub(crate) fn freezer_of(pid: i32) -> Result<Option<PathBuf>, CgroupError> {
+    let read = |path: String| {
+        fs::read_to_string(&path).map_err(|source| CgroupError::Io {
+            verb: "read",
+            path: path.into(),
+            source,
+        })
+    };
+    let mounts = read("/proc/self/mountinfo".into())?;
+    let own = read(format!("/proc/{pid}/cgroup"))?;
+    let found = detect::hierarchies(&mounts, &own, "", &["memory", "freezer"])?;
+    let freezer = |hierarchy: &Hierarchy| hierarchy.has("freezer");
+    Ok(found.into_iter().find(freezer).map(|found| found.own))
 }
 
 /// Kills what is left in a cgroup's directory and below it, and removes it. Absent is success.

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{CgroupError, Cgroups, Hierarchy, checked};
+use super::{CgroupError, Cgroups, Hierarchy, Place, checked};
 use crate::api::{CgroupStats, CpuStats, IoStats, MemoryStats, Pressure, Stall};
 
 /// Above this a v1 limit is none: the kernel writes the largest multiple of a page.
@@ -23,11 +23,23 @@ impl Cgroups {
             if hierarchy.unified {
                 read_v2(&directory, &mut stats);
             } else {
-                read_v1(&directory, hierarchy, &mut stats);
+                read_v1(&directory, &hierarchy.controllers, &mut stats);
             }
         }
         Ok(stats)
     }
+}
+
+/// What a cgroup has used, by its directories.
+pub(crate) fn of(places: &[Place]) -> CgroupStats {
+    let mut stats = CgroupStats::default();
+    for place in places {
+        match place.unified {
+            true => read_v2(&place.directory, &mut stats),
+            false => read_v1(&place.directory, &place.controllers, &mut stats),
+        }
+    }
+    stats
 }
 
 impl Cgroups {
@@ -86,9 +98,10 @@ fn read_v2(directory: &Path, stats: &mut CgroupStats) {
     stats.pids = number(text("pids.current"));
 }
 
-fn read_v1(directory: &Path, hierarchy: &Hierarchy, stats: &mut CgroupStats) {
+fn read_v1(directory: &Path, controllers: &[String], stats: &mut CgroupStats) {
+    let has = |controller: &str| controllers.iter().any(|name| name == controller);
     let text = |file: &str| fs::read_to_string(directory.join(file)).ok();
-    if hierarchy.has("cpuacct")
+    if has("cpuacct")
         && let Some(usage) = number(text("cpuacct.usage"))
     {
         let cpu = stats.cpu.get_or_insert_default();
@@ -97,7 +110,7 @@ fn read_v1(directory: &Path, hierarchy: &Hierarchy, stats: &mut CgroupStats) {
         cpu.user = nanos("cpuacct.usage_user");
         cpu.system = nanos("cpuacct.usage_sys");
     }
-    if hierarchy.has("cpu")
+    if has("cpu")
         && let Some(stat) = text("cpu.stat")
     {
         let cpu = stats.cpu.get_or_insert_default();
@@ -105,13 +118,39 @@ fn read_v1(directory: &Path, hierarchy: &Hierarchy, stats: &mut CgroupStats) {
         cpu.throttled_periods = field(&stat, "nr_throttled");
         cpu.throttled = Duration::from_nanos(field(&stat, "throttled_time"));
     }
-    if hierarchy.has("memory") {
+    if has("memory") {
         let memory = number(text("memory.usage_in_bytes")).zip(text("memory.stat"));
         stats.memory = memory.map(|(usage, stat)| v1_memory(usage, &stat, text));
     }
-    if hierarchy.has("pids") {
+    if has("pids") {
         stats.pids = number(text("pids.current"));
     }
+    if has("blkio") {
+        stats.io = v1_io(
+            text("blkio.throttle.io_service_bytes_recursive"),
+            text("blkio.throttle.io_serviced_recursive"),
+        );
+    }
+}
+
+/// Lines `major:minor Read 1`, of bytes and of operations.
+fn v1_io(bytes: Option<String>, operations: Option<String>) -> Option<IoStats> {
+    let (bytes, operations) = bytes.zip(operations)?;
+    let sum = |text: &str, wanted: &str| {
+        let lines = text.lines().filter_map(|line| {
+            let mut words = line.split(' ').skip(1);
+            let value = (words.next()? == wanted).then(|| words.next())??;
+            value.parse::<u64>().ok()
+        });
+        lines.fold(0, u64::saturating_add)
+    };
+    Some(IoStats {
+        read_bytes: sum(&bytes, "Read"),
+        write_bytes: sum(&bytes, "Write"),
+        reads: sum(&operations, "Read"),
+        writes: sum(&operations, "Write"),
+        pressure: None,
+    })
 }
 
 fn v1_memory(usage: u64, stat: &str, text: impl Fn(&str) -> Option<String>) -> MemoryStats {
@@ -283,17 +322,18 @@ mod tests {
                 "memory.oom_control",
                 "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n",
             ),
+            (
+                "blkio.throttle.io_service_bytes_recursive",
+                "8:0 Read 7\n8:0 Write 5\n8:0 Total 12\n8:16 Read 5\nTotal 17\n",
+            ),
+            (
+                "blkio.throttle.io_serviced_recursive",
+                "8:0 Read 2\n8:0 Write 1\n8:16 Read 1\nTotal 4\n",
+            ),
         ]);
         let mut stats = CgroupStats::default();
-        let hierarchy = Hierarchy {
-            controllers: ["cpu", "cpuacct", "memory", "pids"]
-                .map(str::to_owned)
-                .into(),
-            unified: false,
-            own: dir.path().into(),
-            base: dir.path().into(),
-        };
-        read_v1(dir.path(), &hierarchy, &mut stats);
+        let controllers = ["cpu", "cpuacct", "memory", "pids", "blkio"].map(str::to_owned);
+        read_v1(dir.path(), &controllers, &mut stats);
         assert_eq!(stats.cpu.unwrap().usage.as_nanos(), 3000);
         let memory = stats.memory.unwrap();
         assert_eq!(
@@ -301,7 +341,10 @@ mod tests {
             (7192, 4096, None)
         );
         assert_eq!((memory.swap, memory.oom_kills), (None, 4));
-        assert_eq!((stats.io, stats.pids), (None, None));
+        assert_eq!(stats.pids, None);
+        let io = stats.io.unwrap();
+        assert_eq!((io.read_bytes, io.write_bytes), (12, 5));
+        assert_eq!((io.reads, io.writes), (3, 1));
     }
 
     proptest! {

@@ -57,6 +57,8 @@ async fn root_stats_count_what_a_running_container_uses() {
     if fs::exists("/sys/fs/cgroup/cgroup.controllers").unwrap() {
         assert!(cpu.pressure.is_some() && used.pressure.is_some());
         assert!(stats.cgroup.io.clone().unwrap().pressure.is_some());
+    } else if fs::exists("/sys/fs/cgroup/blkio").unwrap() {
+        assert!(stats.cgroup.io.is_some() && pod.cgroup.io.is_some());
     }
 
     let all = runtime.cgroup_stats("kubepods").await.unwrap();
