@@ -5,6 +5,8 @@
 #[path = "oci/rig.rs"]
 mod rig;
 
+#[path = "oci/change.rs"]
+mod change;
 #[path = "oci/confine.rs"]
 mod confine;
 #[path = "oci/life.rs"]

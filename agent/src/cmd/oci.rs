@@ -1,18 +1,22 @@
 //! `hanok oci`: an OCI runtime on the command line, called as runc is: `create`, `start`, `state`, `kill`, `delete`,
-//! `run`, `exec`, `ps`, `features`. Also under the name `hanok-oci`, for callers that know a program and no
+//! `run`, `exec`, `ps`, `list`, `pause`, `resume`, `update`, `events`, `features`. Also under the name `hanok-oci`, for callers that know a program and no
 //! subcommand.
 //!
 //! Runs before anything else of the program does: it must have one thread, and the limits that it was started with.
 
+mod args;
+mod list;
 mod log;
+mod update;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command as Program, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use hanok_runtime::oci::{CreateOptions, ExecOptions, RunOptions, Runtime, features};
 
+use args::{Command, CreateArgs, ExecArgs, Format};
 use log::Log;
 
 /// Exit code when `exec` could not run the process, as runc's.
@@ -44,159 +48,6 @@ pub struct Options {
     shim: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
-}
-
-#[derive(Debug, clap::Subcommand)]
-enum Command {
-    /// Create a container from a bundle; its program waits to be started.
-    Create {
-        #[command(flatten)]
-        create: CreateArgs,
-        /// Its id.
-        id: String,
-    },
-    /// Start the program of a created container.
-    Start {
-        /// Its id.
-        id: String,
-    },
-    /// Print a container's state.
-    State {
-        /// Its id.
-        id: String,
-    },
-    /// Send a signal to a container's process.
-    Kill {
-        /// To all of its processes.
-        #[arg(long, short)]
-        all: bool,
-        /// Its id.
-        id: String,
-        /// Name or number.
-        #[arg(default_value = "TERM", allow_hyphen_values = true)]
-        signal: String,
-    },
-    /// Delete a stopped container.
-    Delete {
-        /// Also one that runs, by SIGKILL; and one that does not exist is no error.
-        #[arg(long, short)]
-        force: bool,
-        /// Its id.
-        id: String,
-    },
-    /// Create and start a container, wait for its end and delete it.
-    Run {
-        #[command(flatten)]
-        create: CreateArgs,
-        /// Return once its program runs.
-        #[arg(long, short)]
-        detach: bool,
-        /// Leave the container when its program has ended.
-        #[arg(long)]
-        keep: bool,
-        /// Accepted as runc's; orphans of the container never become ours.
-        #[arg(long)]
-        no_subreaper: bool,
-        /// Its id.
-        id: String,
-    },
-    /// Run another process in a container.
-    Exec(Box<ExecArgs>),
-    /// List the processes of a container.
-    Ps {
-        /// table or json.
-        #[arg(long, short, value_enum, default_value = "table")]
-        format: PsFormat,
-        /// Its id.
-        id: String,
-        /// Options for ps(1).
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        options: Vec<String>,
-    },
-    /// Print what this runtime can do.
-    Features,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum PsFormat {
-    Table,
-    Json,
-}
-
-#[derive(Debug, clap::Args)]
-struct CreateArgs {
-    /// The bundle's directory.
-    #[arg(long, short, default_value = ".")]
-    bundle: PathBuf,
-    /// A unix socket that gets the master side of the terminal.
-    #[arg(long)]
-    console_socket: Option<PathBuf>,
-    /// A file that the process id is written to.
-    #[arg(long)]
-    pid_file: Option<PathBuf>,
-    /// Refused: the root filesystem is always entered by pivot_root.
-    #[arg(long)]
-    no_pivot: bool,
-    /// Refused: the caller's session keyring is never shared.
-    #[arg(long)]
-    no_new_keyring: bool,
-    /// Descriptors from 3 on that the container gets.
-    #[arg(long, default_value_t = 0)]
-    preserve_fds: u32,
-}
-
-#[derive(Debug, clap::Args)]
-struct ExecArgs {
-    /// A unix socket that gets the master side of the terminal.
-    #[arg(long)]
-    console_socket: Option<PathBuf>,
-    /// Working directory in the container.
-    #[arg(long)]
-    cwd: Option<String>,
-    /// Environment, NAME=value.
-    #[arg(long, short)]
-    env: Vec<String>,
-    /// Give it a terminal.
-    #[arg(long, short)]
-    tty: bool,
-    /// uid[:gid].
-    #[arg(long, short)]
-    user: Option<String>,
-    /// Supplementary groups.
-    #[arg(long, short = 'g')]
-    additional_gids: Vec<u32>,
-    /// A file with the process of the specification.
-    #[arg(long, short)]
-    process: Option<PathBuf>,
-    /// Return once it runs.
-    #[arg(long, short)]
-    detach: bool,
-    /// A file that the process id is written to.
-    #[arg(long)]
-    pid_file: Option<PathBuf>,
-    /// SELinux label.
-    #[arg(long)]
-    process_label: Option<String>,
-    /// AppArmor profile.
-    #[arg(long)]
-    apparmor: Option<String>,
-    /// Set no_new_privs.
-    #[arg(long)]
-    no_new_privs: bool,
-    /// Capabilities to add.
-    #[arg(long, short)]
-    cap: Vec<String>,
-    /// Descriptors from 3 on that it gets.
-    #[arg(long, default_value_t = 0)]
-    preserve_fds: u32,
-    /// Accepted as runc's; containers cannot be paused here.
-    #[arg(long)]
-    ignore_paused: bool,
-    /// The container's id.
-    id: String,
-    /// The command.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    args: Vec<String>,
 }
 
 /// Runs a command. The exit code is that of the container's process where one is waited for.
@@ -256,9 +107,28 @@ fn execute(options: Options, log: &Log) -> Result<u8> {
         } => {
             let pids = runtime.processes(&id)?;
             match format {
-                PsFormat::Json => print(&serde_json::json!(pids))?,
-                PsFormat::Table => table(&pids, &options)?,
+                Format::Json => print(&serde_json::json!(pids))?,
+                Format::Table => say(&list::processes(&pids, &options)?)?,
             }
+        }
+        Command::List { format, quiet } => {
+            let records = runtime.list()?;
+            let ids = records.iter().map(|record| format!("{}\n", record.id));
+            match format {
+                _ if quiet => say(&ids.collect::<String>())?,
+                Format::Json => print(&list::containers(&records))?,
+                Format::Table => say(&list::table(&records))?,
+            }
+        }
+        Command::Pause { id } => runtime.pause(&id)?,
+        Command::Resume { id } => runtime.resume(&id)?,
+        Command::Update { limits, id } => runtime.update(&id, &limits.document()?)?,
+        Command::Events {
+            stats: true, id, ..
+        } => say(&format!("{}\n", runtime.usage(&id)?))?,
+        Command::Events { interval, id, .. } => {
+            // A reader that has gone is the end of it.
+            runtime.watch(&id, interval, |event| say(&format!("{event}\n")).is_ok())?;
         }
         Command::Features => print(&features())?,
     }
@@ -299,6 +169,7 @@ fn exec_options(given: ExecArgs) -> Result<ExecOptions> {
         console_socket: given.console_socket.as_deref().map(absolute).transpose()?,
         pid_file: given.pid_file.as_deref().map(absolute).transpose()?,
         preserve_fds: given.preserve_fds,
+        ignore_paused: given.ignore_paused,
     })
 }
 
@@ -334,39 +205,4 @@ fn print(document: &serde_json::Value) -> Result<()> {
 fn say(text: &str) -> Result<()> {
     let written = std::io::stdout().write_all(text.as_bytes());
     written.context("cannot write to standard output")
-}
-
-/// The lines of ps(1) about these processes, and its heading.
-fn table(pids: &[i32], options: &[String]) -> Result<()> {
-    let words: Vec<&str> = match options.is_empty() {
-        true => vec!["-ef"],
-        false => options.iter().map(String::as_str).collect(),
-    };
-    let output = Program::new("ps")
-        .args(words)
-        .output()
-        .context("cannot run ps")?;
-    if !output.status.success() {
-        bail!(
-            "ps failed: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
-    let mut lines = text.lines();
-    let heading = lines.next().unwrap_or_default();
-    let column = heading.split_whitespace().position(|name| name == "PID");
-    let column = column.context("the output of ps has no column PID")?;
-    let mut table = format!("{heading}\n");
-    for line in lines {
-        let pid = line
-            .split_whitespace()
-            .nth(column)
-            .and_then(|pid| pid.parse().ok());
-        if pid.is_some_and(|pid| pids.contains(&pid)) {
-            table += line;
-            table.push('\n');
-        }
-    }
-    say(&table)
 }

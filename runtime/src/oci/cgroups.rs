@@ -30,14 +30,7 @@ pub(super) fn make(linux: &Linux, id: &str, made: &mut Vec<PathBuf>) -> Result<(
     let cgroups = Cgroups::detect_with(base, &others)?;
     let places = cgroups.make(relative)?;
     made.extend(places.iter().map(|place| place.directory.clone()));
-    let missing = resources::needed_controllers(resources)
-        .into_iter()
-        .find(|needed| {
-            let has =
-                |place: &Place| place.unified || place.controllers.iter().any(|c| c == needed);
-            !places.iter().any(has)
-        });
-    if let Some(controller) = missing {
+    if let Some(controller) = resources::missing_controller(resources, &places) {
         let message = format!("no {controller} controller is mounted, which resources need");
         return Err(OciError::Config(message));
     }

@@ -49,13 +49,17 @@ pub struct ExecOptions {
     pub pid_file: Option<PathBuf>,
     /// How many descriptors from 3 on it gets.
     pub preserve_fds: u32,
+    /// Also in a container that is paused; it begins when that goes on.
+    pub ignore_paused: bool,
 }
 
 impl Runtime {
     /// Runs a process in a container. Returns its exit code, 0 when it is detached.
     pub fn exec(&self, id: &str, options: &ExecOptions) -> Result<i32> {
         let record = self.state(id)?;
-        record.require("exec in", &[Status::Created, Status::Running])?;
+        let states = [Status::Created, Status::Running, Status::Paused];
+        let allowed = if options.ignore_paused { 3 } else { 2 };
+        record.require("exec in", &states[..allowed])?;
         let (process, size, tty) = wanted(&record, options)?;
         if tty && options.detach && options.console_socket.is_none() {
             let message = "a detached process with a terminal needs --console-socket";

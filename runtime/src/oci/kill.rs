@@ -4,7 +4,7 @@ use hanok_shim::sys::process;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::record::{Record, Status, is_alive};
-use super::{OciError, Result, Runtime, cgroups, signals};
+use super::{OciError, Result, Runtime, cgroups, pause, signals};
 
 impl Runtime {
     /// Sends a signal, by number or name. Everything that is left of a container can be reached with `all`, also
@@ -18,9 +18,10 @@ impl Runtime {
                 // It may have ended since.
                 let _ = process::kill(pid, number);
             }
-            return Ok(());
+            return wake_to_die(&record, number);
         }
-        record.require("kill", &[Status::Created, Status::Running])?;
+        let states = [Status::Created, Status::Running, Status::Paused];
+        record.require("kill", &states)?;
         signal_process(&record, number)
     }
 }
@@ -37,5 +38,14 @@ pub(super) fn signal_process(record: &Record, signal: i32) -> Result<()> {
     if !is_alive(record.pid, record.started) {
         return Err(failed(rustix::io::Errno::SRCH));
     }
-    process::pidfd_kill(&pidfd, signal).map_err(failed)
+    process::pidfd_kill(&pidfd, signal).map_err(failed)?;
+    wake_to_die(record, signal)
+}
+
+/// On v1 a process that is frozen does not even end by SIGKILL.
+fn wake_to_die(record: &Record, signal: i32) -> Result<()> {
+    match signal {
+        libc::SIGKILL => pause::thaw(record),
+        _ => Ok(()),
+    }
 }

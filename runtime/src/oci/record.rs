@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use hanok_shim::hook::Hook;
 use serde::{Deserialize, Serialize};
 
-use super::{OciError, Result};
+use super::{OciError, Result, pause};
 
 /// Version of the runtime specification that we follow.
 pub(super) const OCI_VERSION: &str = "1.2.0";
@@ -68,6 +68,8 @@ pub enum Status {
     Created,
     /// It was started and has not ended.
     Running,
+    /// Its processes stand still.
+    Paused,
     /// Its process has ended.
     Stopped,
 }
@@ -78,6 +80,7 @@ impl fmt::Display for Status {
             Status::Creating => "creating",
             Status::Created => "created",
             Status::Running => "running",
+            Status::Paused => "paused",
             Status::Stopped => "stopped",
         })
     }
@@ -143,6 +146,9 @@ impl Record {
         }
         if !is_alive(self.pid, self.started) {
             return Status::Stopped;
+        }
+        if pause::is_frozen(self) {
+            return Status::Paused;
         }
         match self.dir.join(START_SOCKET).exists() {
             true => Status::Created,

@@ -4,7 +4,7 @@
 
 use oci_spec::runtime::{LinuxBlockIo, LinuxCpu, LinuxMemory, LinuxResources, LinuxThrottleDevice};
 
-use crate::cgroup::weight;
+use crate::cgroup::{Place, weight};
 
 /// CFS period when none is given, microseconds: the kernel's own.
 const PERIOD: u64 = 100_000;
@@ -73,6 +73,18 @@ pub(super) fn needed_controllers(resources: &LinuxResources) -> Vec<&'static str
         }
     }
     needed
+}
+
+/// A controller that these resources need and that none of the places has.
+pub(super) fn missing_controller(
+    resources: &LinuxResources,
+    places: &[Place],
+) -> Option<&'static str> {
+    let mut needed = needed_controllers(resources).into_iter();
+    needed.find(|needed| {
+        let has = |place: &Place| place.unified || place.controllers.iter().any(|c| c == needed);
+        !places.iter().any(has)
+    })
 }
 
 /// v1 controllers beside those of pods that these resources need.

@@ -66,6 +66,15 @@ fn root_a_failed_creation_leaves_nothing() {
     assert!(bundle.create().is_err());
     bundle.assert_gone(&[]);
     bundle.config["linux"]["resources"] = json!({});
+    let process = bundle.config["process"].take();
+    bundle.config.as_object_mut().unwrap().remove("process");
+    let missing = bundle.create().unwrap_err();
+    assert!(
+        missing.to_string().contains("process is missing"),
+        "{missing}"
+    );
+    bundle.assert_gone(&[]);
+    bundle.config["process"] = process;
     bundle.run();
 }
 
