@@ -8,12 +8,19 @@
 mod adopt;
 #[path = "pod/confine.rs"]
 mod confine;
+#[cfg(target_arch = "x86_64")]
+#[expect(dead_code, reason = "the rest is for the tests of the shim")]
+#[path = "../shim/tests/root/elf.rs"]
+mod elf;
 #[path = "pod/exec.rs"]
 mod exec;
 #[path = "pod/fakes.rs"]
 mod fakes;
 #[path = "pod/guard.rs"]
 mod guard;
+#[cfg(target_arch = "x86_64")]
+#[path = "pod/hostile.rs"]
+mod hostile;
 #[path = "pod/life.rs"]
 mod life;
 #[path = "pod/mounts.rs"]
@@ -28,6 +35,9 @@ mod rig;
 mod stats;
 #[path = "pod/stuck.rs"]
 mod stuck;
+#[cfg(target_arch = "x86_64")]
+#[path = "pod/syscalls.rs"]
+mod syscalls;
 #[path = "pod/undo.rs"]
 mod undo;
 #[path = "pod/update.rs"]

@@ -6,6 +6,14 @@
 
 #[path = "root/attach.rs"]
 mod attach;
+#[path = "root/canary.rs"]
+mod canary;
+#[path = "root/corpus.rs"]
+mod corpus;
+#[cfg(target_arch = "x86_64")]
+#[expect(dead_code, reason = "the rest is for the tests of the runtime")]
+#[path = "root/elf.rs"]
+mod elf;
 #[path = "root/exec.rs"]
 mod exec;
 #[path = "root/hostile.rs"]
@@ -16,6 +24,9 @@ mod isolation;
 mod life;
 #[path = "root/output.rs"]
 mod output;
+#[cfg(target_arch = "x86_64")]
+#[path = "root/races.rs"]
+mod races;
 #[path = "root/rig.rs"]
 mod rig;
 #[path = "root/start.rs"]

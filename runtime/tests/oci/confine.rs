@@ -162,3 +162,43 @@ fn root_links_of_the_root_filesystem_do_not_lead_out() {
         );
     }
 }
+
+#[test]
+fn root_account_files_of_any_kind_end_in_a_start_or_an_error_at_once() {
+    type Put = fn(&std::path::Path);
+    let kinds: [(&str, Put); 4] = [
+        ("fifo", |path| {
+            let made = std::process::Command::new("mkfifo").arg(path).status();
+            assert!(made.unwrap().success());
+        }),
+        ("zero", |path| symlink("/dev/zero", path).unwrap()),
+        ("huge", |path| {
+            fs::File::create(path).unwrap().set_len(2 << 30).unwrap();
+        }),
+        ("lines", |path| {
+            fs::write(path, "x\n".repeat(10_000_000)).unwrap();
+        }),
+    ];
+    for (kind, put) in kinds {
+        for file in ["passwd", "group"] {
+            let mut bundle = Bundle::new("id -u > /tmp/out; echo $HOME >> /tmp/out");
+            bundle.config["process"]["user"] = json!({ "uid": 1000, "gid": 1000 });
+            let tmp = bundle.root().join("tmp");
+            fs::set_permissions(&tmp, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+            put(&bundle.root().join("etc").join(file));
+            let begin = std::time::Instant::now();
+            let created = bundle.create();
+            assert!(begin.elapsed().as_secs() < 2, "{kind} {file}");
+            match created {
+                Ok(()) => {
+                    bundle.runtime.start(&bundle.id).unwrap();
+                    bundle.wait();
+                    let out = fs::read_to_string(tmp.join("out")).unwrap();
+                    assert_eq!(out, "1000\n/\n", "{kind} {file}");
+                }
+                // The one that says where the user is at home is looked at, the other is not.
+                Err(error) => assert!(file == "passwd", "{kind}: {error}"),
+            }
+        }
+    }
+}

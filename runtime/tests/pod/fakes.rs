@@ -196,7 +196,8 @@ pub(crate) fn populate(root: &Path) {
     for applet in [
         "sh", "cat", "echo", "sleep", "true", "false", "id", "ls", "nc", "kill", "grep", "mknod",
         "mount", "hostname", "env", "pwd", "unshare", "head", "tail", "dd", "stat", "touch",
-        "chmod", "mkdir", "ps", "wc", "tr", "seq", "test", "trap", "rm", "ln", "mv", "tee",
+        "chmod", "mkdir", "ps", "wc", "tr", "seq", "test", "trap", "rm", "ln", "mv", "tee", "date",
+        "readlink", "umount", "sync",
     ] {
         symlink("busybox", root.join("bin").join(applet)).unwrap();
     }

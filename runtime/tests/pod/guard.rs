@@ -97,4 +97,11 @@ pub(crate) fn assert_closed_to_users(base: &Path) {
             .find(|line| Path::new(line).starts_with(&below));
         assert_eq!(seen, None, "a user sees it");
     }
+    let open = Command::new("find")
+        .args(["run", "cni", "ipam"].map(|private| base.join(private)))
+        .args(["-perm", "-0002", "-not", "-type", "l"])
+        .output()
+        .unwrap();
+    let open = String::from_utf8(open.stdout).unwrap();
+    assert_eq!(open, "", "anybody could write it");
 }

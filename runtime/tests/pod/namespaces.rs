@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use hanok_runtime::api::{NamespaceMode, RuntimeService};
+use hanok_runtime::api::{ContainerId, NamespaceMode, PodSandboxConfig, PodUid, RuntimeService};
 
 use crate::rig::{PATIENCE, Rig};
 
@@ -189,6 +189,14 @@ async fn root_sysctls_are_the_pods_and_never_the_nodes() {
             "not a number",
         ),
         (NamespaceMode::Pod, "net.no_such.thing", "1"),
+        (NamespaceMode::Pod, "net/../kernel/panic", "1"),
+        (NamespaceMode::Pod, "net/ipv4/../../kernel/panic", "1"),
+        (NamespaceMode::Pod, "net.../../kernel/panic", "1"),
+        (
+            NamespaceMode::Pod,
+            "kernel.shm_rmid_forced\nkernel.panic",
+            "1",
+        ),
     ] {
         let mut config = rig.sandbox_config();
         config.network = network;
@@ -204,6 +212,13 @@ async fn root_sysctls_are_the_pods_and_never_the_nodes() {
             "{error}"
         );
     }
+    // Whatever stands in a value, one file is written.
+    let panic = read("kernel.panic");
+    let mut config = rig.sandbox_config();
+    let value = "1 kernel.panic=77+kernel.panic=77";
+    config.sysctls = [("kernel.shm_rmid_forced".to_owned(), value.to_owned())].into();
+    let _ = rig.runtime().run_pod_sandbox(config).await;
+    assert_eq!(read("kernel.panic"), panic);
     let after: Vec<String> = wanted.iter().map(|(name, _)| read(name)).collect();
     assert_eq!(before, after);
     rig.finish().await;
@@ -250,5 +265,62 @@ async fn root_groups_of_the_image_are_merged_or_left_out() {
         let (_, text) = rig.output(&sandbox, config).await;
         assert_eq!(text, want, "{image:?} {user:?} {group:?} {more:?} {strict}");
     }
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_a_container_that_targets_another_sees_its_processes_and_nothing_else_of_it() {
+    let rig = Rig::new("target").await;
+    let sandbox = rig.sandbox().await.id;
+    let target = rig
+        .start(&sandbox, rig.script("app", "touch /mine; sleep 600"))
+        .await;
+    let mut config = rig.script(
+        "debug",
+        "cat /proc/1/comm; ls /mine 2>&1; readlink /proc/self/ns/pid",
+    );
+    config.security.pid = Some(NamespaceMode::Target(target.clone()));
+    let (_, text) = rig.output(&sandbox, config).await;
+    let pid = rig.status(&target).await.pid;
+    let namespace = fs::read_link(format!("/proc/{pid}/ns/pid")).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(["sh", "sleep", "busybox"].contains(&lines[0]), "{text}");
+    assert!(lines[1].contains("No such file"), "{text}");
+    assert_eq!(lines[2], namespace.to_str().unwrap());
+    // One of another pod, or none, is no target.
+    let other = rig.runtime().run_pod_sandbox(PodSandboxConfig {
+        name: "other".into(),
+        uid: PodUid("other".into()),
+        cgroup_parent: "kubepods/podother".into(),
+        ..rig.sandbox_config()
+    });
+    let other = other.await.unwrap().id;
+    for (sandbox, id) in [(&other, target), (&sandbox, ContainerId("none".into()))] {
+        let mut config = rig.script("stranger", "true");
+        config.security.pid = Some(NamespaceMode::Target(id));
+        let created = rig.runtime().create_container(sandbox, config).await;
+        let refused = match created {
+            Ok(id) => rig.runtime().start_container(&id).await.is_err(),
+            Err(_) => true,
+        };
+        assert!(refused);
+    }
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_time_is_the_nodes_and_cannot_be_set() {
+    let rig = Rig::new("time").await;
+    let sandbox = rig.sandbox().await.id;
+    let script = "readlink /proc/self/ns/time; tr -s ' ' < /proc/self/timens_offsets; date -s 2001-01-01 2>&1 | tail -n 1; date +%s";
+    let (_, text) = rig.output(&sandbox, rig.script("c", script)).await;
+    let own = fs::read_link("/proc/self/ns/time").unwrap();
+    assert!(text.starts_with(own.to_str().unwrap()), "{text}");
+    assert!(
+        text.contains("monotonic 0 0") && text.contains("boottime 0 0"),
+        "{text}"
+    );
+    let now: u64 = text.lines().last().unwrap().parse().unwrap();
+    assert!(now > 1_600_000_000, "{text}");
     rig.finish().await;
 }

@@ -218,6 +218,24 @@ mod tests {
                 "app",
                 Some("container has runAsNonRoot and image has non-numeric user (app)"),
             ),
+            // Whatever could be meant as 0 or become it; the runtime refuses what it cannot hold.
+            (non_root(), "00", Some(root)),
+            (non_root(), "+0", Some(root)),
+            (non_root(), "0:1000", Some(root)),
+            (non_root(), ":1000", Some(root)),
+            (non_root(), "-1", Some("container has runAsNonRoot and")),
+            (non_root(), " 0", Some("container has runAsNonRoot and")),
+            (non_root(), "0x0", Some("container has runAsNonRoot and")),
+            (
+                non_root(),
+                "4294967296",
+                Some("container has runAsNonRoot and"),
+            ),
+            (
+                non_root(),
+                "99999999999999999999",
+                Some("container has runAsNonRoot and"),
+            ),
         ];
         for (own, user, want) in table {
             let result = mapped(json!({}), own.clone(), user);

@@ -215,7 +215,9 @@ fn read(path: &str) -> Result<String> {
             "the container's {path} is larger than {MAX_FILE} bytes"
         )));
     }
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    // Without a second copy where it can be: this counts as the container's memory.
+    Ok(String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
 #[cfg(test)]

@@ -173,6 +173,12 @@ fn root_a_label_that_the_kernel_cannot_apply_fails_the_start() {
         Reply::Failed { message, .. } => assert!(message.contains("AppArmor"), "{message}"),
         other => panic!("{other:?}"),
     }
+    let mut spec = pod.spec("c2", &["true"]);
+    spec.process.selinux = Some("system_u:system_r:hanok_no_such_type_t:s0".into());
+    match pod.start(&spec) {
+        Reply::Failed { message, .. } => assert!(message.contains("SELinux"), "{message}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
