@@ -1,11 +1,14 @@
 //! `exec`: another process in a container.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use hanok_shim::frame;
 use hanok_shim::launch::{ExecOrder, Message, Order};
 use hanok_shim::protocol;
+use hanok_shim::sys::process::kill;
+use rustix::process::{Pid, WaitOptions, waitpid};
 
 use super::bundle::{check_process, take_capabilities};
 use super::create::write_pid;
@@ -86,23 +89,14 @@ impl Runtime {
         };
         let order = Order::Exec(Box::new(order));
         let mut launcher = Launcher::start(&self.shim, &order, &[])?;
-        let (mut pid, mut master) = (0, None);
-        loop {
-            match launcher.next()? {
-                (Message::Cloned { pid: cloned }, _) => pid = cloned,
-                (Message::Terminal, fd) => {
-                    if let (Some(master), Some(size)) = (&fd, size) {
-                        console::resize(master, size);
-                    }
-                    master = match (fd, &options.console_socket) {
-                        (Some(fd), Some(socket)) => console::send(&fd, socket).map(|()| None)?,
-                        (fd, _) => fd,
-                    };
-                }
-                (Message::Ready, _) => break,
-                _ => {}
+        let mut pid = 0;
+        let master = match follow(&mut launcher, options, size, &mut pid) {
+            Ok(master) => master,
+            Err(error) => {
+                abandon(pid);
+                return Err(error);
             }
-        }
+        };
         launcher.finish();
         if let Some(path) = &options.pid_file {
             write_pid(path, pid)?;
@@ -111,6 +105,40 @@ impl Runtime {
             Some(signals) => supervise::supervise(&signals, pid, master),
             None => Ok(0),
         }
+    }
+}
+
+/// Hears of the process until it runs. Returns the master side of its terminal, if that stays with us.
+fn follow(
+    launcher: &mut Launcher,
+    options: &ExecOptions,
+    size: Option<rustix::termios::Winsize>,
+    pid: &mut i32,
+) -> Result<Option<OwnedFd>> {
+    let mut master = None;
+    loop {
+        match launcher.next()? {
+            (Message::Cloned { pid: cloned }, _) => *pid = cloned,
+            (Message::Terminal, fd) => {
+                if let (Some(master), Some(size)) = (&fd, size) {
+                    console::resize(master, size);
+                }
+                master = match (fd, &options.console_socket) {
+                    (Some(fd), Some(socket)) => console::send(&fd, socket).map(|()| None)?,
+                    (fd, _) => fd,
+                };
+            }
+            (Message::Ready, _) => return Ok(master),
+            _ => {}
+        }
+    }
+}
+
+/// A process that came to nothing is a child of ours. As long as nobody waits for it, its container cannot end.
+fn abandon(pid: i32) {
+    if pid > 1 {
+        let _ = kill(pid, libc::SIGKILL);
+        let _ = waitpid(Pid::from_raw(pid), WaitOptions::empty());
     }
 }
 
