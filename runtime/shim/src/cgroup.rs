@@ -1,11 +1,12 @@
 //! A container's cgroup directories: one on v2, one per controller on v1.
 
-use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use hanok_shim::sys::process;
-use rustix::fs::{Mode, OFlags, fstatfs, open};
+use rustix::fs::{Mode, OFlags, fstatfs, open, openat};
 
 use crate::failure::{Doing, Result};
 
@@ -24,11 +25,12 @@ pub(crate) struct Cgroups {
     dirs: Vec<PathBuf>,
 }
 
-/// The directories that processes must be written into after clone, and the one for clone itself.
+/// The way into the cgroups, open for every process that is still to come: the lists that it must be written into
+/// after clone, and the directory for clone itself.
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
     v2: Option<OwnedFd>,
-    v1: Vec<PathBuf>,
+    v1: Vec<File>,
 }
 
 impl Entry {
@@ -40,9 +42,11 @@ impl Entry {
     /// Moves a process into what clone could not put it into. The first write after a quiet time waits for
     /// an RCU grace period, about 15 ms; the others do not.
     pub(crate) fn join(&self, pid: i32) -> Result<()> {
-        for dir in &self.v1 {
-            let procs = dir.join("cgroup.procs");
-            fs::write(&procs, pid.to_string()).doing(|| format!("write {}", procs.display()))?;
+        let pid = pid.to_string();
+        for mut procs in &self.v1 {
+            procs
+                .write_all(pid.as_bytes())
+                .doing(|| format!("write {}", path_of(procs)))?;
         }
         Ok(())
     }
@@ -55,7 +59,7 @@ impl Cgroups {
         }
     }
 
-    /// Opens the directories for a new process.
+    /// Opens the directories for new processes.
     pub(crate) fn entry(&self) -> Result<Entry> {
         let mut entry = Entry::default();
         for dir in &self.dirs {
@@ -66,7 +70,10 @@ impl Cgroups {
             if statfs.f_type == CGROUP2_MAGIC && entry.v2.is_none() {
                 entry.v2 = Some(fd);
             } else {
-                entry.v1.push(dir.clone());
+                let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+                let procs = openat(&fd, "cgroup.procs", flags, Mode::empty())
+                    .doing(|| format!("open cgroup.procs of {}", dir.display()))?;
+                entry.v1.push(procs.into());
             }
         }
         Ok(entry)
@@ -124,6 +131,12 @@ impl Cgroups {
             .map(|text| oom_kills(&text))
             .sum()
     }
+}
+
+/// Where a file is, for whoever reads of it.
+fn path_of(file: &File) -> String {
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    fs::read_link(link).map_or_else(|_| "cgroup.procs".into(), |path| path.display().to_string())
 }
 
 /// The value of `oom_kill` in memory.events (v2) or memory.oom_control (v1).

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use hanok_shim::protocol::{ContainerState, Exit, Process};
 
-use crate::cgroup::Cgroups;
+use crate::cgroup::{Cgroups, Entry};
 use crate::channel::{Line, ResolvedUser};
 use crate::failure::Failure;
 use crate::log::LogFile;
@@ -42,6 +42,8 @@ pub(crate) struct Container {
     pub(crate) pidfd: OwnedFd,
     pub(crate) state_dir: PathBuf,
     pub(crate) cgroups: Cgroups,
+    /// For what is exec'd in it.
+    pub(crate) entry: Entry,
     /// Whether its init is the first process of a PID namespace: then nothing outlives it.
     pub(crate) owns_pids: bool,
     /// OOM kills in the cgroup before the start.

@@ -95,7 +95,7 @@ impl Shim {
                 users.hand_over(fd)?;
             }
         }
-        let entry = container.cgroups.entry()?;
+        let entry = &container.entry;
         let (line, child_line) = Line::pair().doing(|| "make a channel")?;
         setns(&container.pidfd, ns::PID).doing(|| "join the container's PID namespace")?;
         let cloned = self.clone_back(|flags| {

@@ -99,6 +99,7 @@ impl Shim {
                 pidfd,
                 state_dir: PathBuf::from(spec.state_dir),
                 cgroups,
+                entry,
                 owns_pids: spec.namespaces.pid == Namespace::New,
                 oom_kills_before,
                 process: spec.process,
