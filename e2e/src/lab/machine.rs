@@ -75,9 +75,7 @@ pub(super) fn boot(node: &Node) -> Result<()> {
             |()| ask(node, "running").map(|_| Ok(())),
         )
     });
-    answers
-        .and_then(|alive| alive)
-        .with_context(|| console(node))
+    answers.with_context(|| console(node))?
 }
 
 /// Fails when the machine has ended or does not answer, with its console.
@@ -91,7 +89,7 @@ pub(super) fn check(node: &Node) -> Result<()> {
 /// Fails when the machine has ended, with its console.
 fn ensure_alive(node: &Node) -> Result<()> {
     let alive = node.lab().processes().running(&record(node)).is_some();
-    ensure!(alive, "the machine has ended:\n{}", console(node));
+    ensure!(alive, "the machine has ended; {}", console(node));
     Ok(())
 }
 
@@ -110,8 +108,7 @@ pub(super) fn ask(node: &Node, word: &str) -> Result<Vec<String>> {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     ensure!(
         lines.pop().as_deref() == Some("done"),
-        "the machine answers {word:?} with {text:?}\n{}",
-        console(node)
+        "the machine answers {word:?} with {text:?}"
     );
     Ok(lines)
 }
@@ -123,7 +120,7 @@ fn console(node: &Node) -> String {
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();
     let last = lines[lines.len().saturating_sub(40)..].join("\n");
-    format!("{said}\n{last}")
+    format!("the machine says:\n{said}\nand on its console:\n{last}\n")
 }
 
 /// Whether the lab's node is a machine.

@@ -11,8 +11,8 @@ use hanok_shim::protocol::*;
 use crate::canary::{Canary, mounts_of_the_node};
 use crate::rig::{Pod, bind, mount};
 
-/// Longest that a start takes, whatever the image holds.
-const PROMPT: Duration = Duration::from_secs(2);
+/// Longest that a start takes, whatever the image holds; in an emulated machine as well.
+const PROMPT: Duration = Duration::from_secs(10);
 
 /// Where things are mounted and made.
 const PLACES: [&str; 20] = [
