@@ -4,6 +4,7 @@
 
 pub mod decode;
 pub mod kubelet;
+mod managers;
 mod resolve;
 pub mod text;
 mod without_effect;

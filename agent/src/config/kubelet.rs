@@ -140,6 +140,14 @@ pub struct KubeletConfiguration {
     /// How often they are fetched.
     #[serde(serialize_with = "go_duration", deserialize_with = "positive::<_, 20>")]
     pub http_check_frequency: Duration,
+    /// Which CPUs containers get: `none`.
+    pub cpu_manager_policy: String,
+    /// Which memory they get: `None`.
+    pub memory_manager_policy: String,
+    /// Whether both are to lie together: `none`.
+    pub topology_manager_policy: String,
+    /// Of what: `container` or `pod`.
+    pub topology_manager_scope: String,
     /// Users and groups of pods with `hostUsers: false`.
     pub user_namespaces: UserNamespaces,
 }
@@ -198,6 +206,10 @@ impl Default for KubeletConfiguration {
             static_pod_url: String::new(),
             static_pod_url_header: BTreeMap::new(),
             http_check_frequency: Duration::from_secs(20),
+            cpu_manager_policy: "none".into(),
+            memory_manager_policy: "None".into(),
+            topology_manager_policy: "none".into(),
+            topology_manager_scope: "container".into(),
             user_namespaces: UserNamespaces::default(),
         }
     }

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::decode::Decoded;
 use super::kubelet::KubeletConfiguration;
-use super::{ConfigError, Machine, Paths, Settings, text};
+use super::{ConfigError, Machine, Paths, Settings, managers, text};
 use crate::flags::Flags;
 use crate::pod::admit::check_pattern;
 use crate::quantity::Amount;
@@ -135,7 +135,7 @@ fn parsed<T>(
 }
 
 /// A complaint about a value.
-fn refuse<T>(
+pub(super) fn refuse<T>(
     name: &'static str,
     value: &dyn std::fmt::Display,
     message: &str,
@@ -278,6 +278,7 @@ fn check_texts(config: &KubeletConfiguration) -> Result<(), ConfigError> {
         );
     }
     check_back_off(config)?;
+    managers::check(config)?;
     check_swap(config)?;
     if config.read_only_port != 0 {
         let message = "there is no port without authentication: leave it 0 and use port 10250";
