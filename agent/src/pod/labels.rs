@@ -1,6 +1,6 @@
 //! What sandboxes and containers carry so that a new agent can tell what they are.
 //!
-//! The keys are those that node tools already read; only `hanok.back-off` is ours.
+//! The keys are those that node tools already read; those that begin with `hanok.` are ours.
 
 use std::collections::BTreeMap;
 
@@ -30,6 +30,9 @@ pub const TERMINATION_MESSAGE_POLICY: &str = "io.kubernetes.container.terminatio
 pub const GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
 /// Annotation: see [`super::back_off::Step`].
 pub const BACK_OFF: &str = "hanok.back-off";
+
+/// Annotation: the memory, in bytes, that the container was made with asking for; only where a change of it restarts.
+pub const MEMORY_REQUEST: &str = "hanok.memory-request";
 
 /// Labels of a pod's sandbox: the pod's own and who it is.
 pub fn sandbox_labels(pod: &Pod) -> BTreeMap<String, String> {

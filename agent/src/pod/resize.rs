@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};
 
-use super::{resources, spec};
+use super::{labels, resources, spec};
 use crate::quantity::Amount;
 
 /// The condition of a resize that the node has not taken on.
@@ -159,9 +159,31 @@ pub fn change(pod: &Pod, container: &Container, record: &api::Container) -> Opti
     let (wanted, has) = (limits(pod, container), &record.config.resources);
     let change = Change {
         cpu: wanted.cpu_shares != has.cpu_shares || wanted.cpu_quota != has.cpu_quota.max(0),
-        memory: wanted.memory_limit != has.memory_limit.max(0),
+        memory: wanted.memory_limit != has.memory_limit.max(0) || asks_otherwise(container, record),
     };
     (change.cpu || change.memory).then_some(change)
+}
+
+/// The memory that the container asks for, in bytes, if a change of it is to restart it. Nothing in a cgroup shows it.
+pub fn memory_request(container: &Container) -> Option<i64> {
+    let change = Change {
+        cpu: false,
+        memory: true,
+    };
+    if !change.needs_restart(container) {
+        return None;
+    }
+    let requests = container.resources.as_ref()?.requests.as_ref();
+    let asked = requests.and_then(|requests| requests.get("memory"));
+    let asked = asked.and_then(|asked| Amount::try_from(asked).ok());
+    Some(asked.map_or(0, |asked| asked.to_units()))
+}
+
+/// Whether the container was made when it asked for other memory.
+fn asks_otherwise(container: &Container, record: &api::Container) -> bool {
+    let made_with = record.config.annotations.get(labels::MEMORY_REQUEST);
+    let asks = memory_request(container).map(|bytes| bytes.to_string());
+    made_with.is_some() && asks.is_some() && made_with != asks.as_ref()
 }
 
 /// The limits of a container that can change while it runs.
@@ -317,6 +339,33 @@ mod tests {
             [needs(true, false), needs(false, true), needs(true, true)],
             [false, true, true]
         );
+    }
+
+    #[test]
+    fn a_request_for_memory_alone_restarts_where_the_policy_says_so() {
+        let pod = |request: &str, policy: &str| {
+            sample::from(json!({"containers": [{"name": "a", "image": "i",
+                "resources": {"limits": {"memory": "1Gi"}, "requests": {"memory": request}},
+                "resizePolicy": [{"resourceName": "memory", "restartPolicy": policy}]}]}))
+        };
+        let table = [
+            ("RestartContainer", "512Mi", false),
+            ("RestartContainer", "0.5Gi", false),
+            ("RestartContainer", "600Mi", true),
+            ("NotRequired", "600Mi", false),
+        ];
+        for (policy, request, want) in table {
+            let before = pod("512Mi", policy);
+            let mut record = running(&before, "a");
+            let asked = memory_request(&spec::app_containers(&before)[0]);
+            let asked = asked.map(|bytes| (labels::MEMORY_REQUEST.to_owned(), bytes.to_string()));
+            record.config.annotations.extend(asked);
+            let after = pod(request, policy);
+            let container = &spec::app_containers(&after)[0];
+            let restarts = change(&after, container, &record)
+                .is_some_and(|change| change.needs_restart(container));
+            assert_eq!(restarts, want, "{policy} {request}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::security;
 use crate::env::expand::expand;
 use crate::pod::back_off::Step;
 use crate::pod::settings::Settings;
-use crate::pod::{labels, memory, resources, spec};
+use crate::pod::{labels, memory, resize, resources, spec};
 
 /// The path of the termination message when the container names none.
 const DEFAULT_MESSAGE_PATH: &str = "/dev/termination-log";
@@ -159,7 +159,9 @@ fn annotations(
         ),
     ];
     let back_off = back_off.map(|step| (labels::BACK_OFF, step.annotation()));
-    let entries = entries.into_iter().chain(back_off);
+    let asked = resize::memory_request(container);
+    let asked = asked.map(|bytes| (labels::MEMORY_REQUEST, bytes.to_string()));
+    let entries = entries.into_iter().chain(back_off).chain(asked);
     entries
         .map(|(key, value)| (key.to_owned(), value))
         .collect()
