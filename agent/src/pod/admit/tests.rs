@@ -341,6 +341,15 @@ fn taints_that_end_pods_keep_them_away_but_not_static_ones() {
             json!([{"key": "k", "operator": "Exists", "effect": "NoSchedule"}]),
             refused,
         ),
+        // Numbers are compared behind a gate that is off.
+        (
+            json!([{"key": "k", "operator": "Gt", "value": "1"}]),
+            refused,
+        ),
+        (
+            json!([{"key": "k", "operator": "Lt", "value": "1"}]),
+            refused,
+        ),
     ];
     for (tolerations, want) in table {
         let pod = with(json!({"tolerations": tolerations.clone()}));
