@@ -23,6 +23,8 @@ pub const ALL_RESTARTING: &str = "AllContainersRestarting";
 pub struct Observation {
     view: PodView,
     lost: BTreeMap<String, Lost>,
+    /// Restart counts of next runs, where a run was told that is later than any record.
+    told: BTreeMap<String, u32>,
 }
 
 /// A container that the last status knows and the runtime does not: the machine was rebooted, or somebody
@@ -52,9 +54,16 @@ impl Observation {
             .sort_by_key(|sandbox| std::cmp::Reverse((sandbox.config.attempt, sandbox.created_at)));
         view.containers
             .sort_by_key(|record| std::cmp::Reverse((record.config.attempt, record.created_at)));
-        let told = last.into_iter().flat_map(statuses);
+        let all = || last.into_iter().flat_map(statuses);
+        let later = |status: &ContainerStatus| {
+            let mut records = view.containers.iter();
+            let newest = records.find(|record| record.config.name == status.name)?;
+            let (told, next) = counts(status);
+            (told > newest.config.attempt).then(|| (status.name.clone(), next))
+        };
+        let told = all().filter_map(later).collect();
         let resetting = last.is_some_and(is_resetting);
-        let lost = told
+        let lost = all()
             .filter(|status| {
                 view.containers
                     .iter()
@@ -62,7 +71,7 @@ impl Observation {
             })
             .filter_map(|status| lost(status, resetting).map(|lost| (status.name.clone(), lost)))
             .collect();
-        Self { view, lost }
+        Self { view, lost, told }
     }
 
     /// The pod's newest sandbox.
@@ -133,6 +142,7 @@ impl Observation {
     /// The containers whose end restarts all of the pod's.
     pub fn reset_by(&self, pod: &Pod) -> Vec<&api::Container> {
         let ended = spec::containers(pod).filter_map(|container| {
+            container.restart_policy_rules.as_ref()?;
             let record = self.current(&container.name)?;
             let is_over = record.state == ContainerState::Exited;
             let action = spec::rule(container, record.exit_code).filter(|_| is_over)?;
@@ -172,7 +182,10 @@ impl Observation {
         match (self.newest(name), self.lost(name)) {
             // Nothing of a created container has run: the same attempt is made again.
             (Some(record), _) if record.state == ContainerState::Created => record.config.attempt,
-            (Some(record), _) => record.config.attempt.saturating_add(1),
+            (Some(record), _) => {
+                let told = self.told.get(name).copied().unwrap_or_default();
+                record.config.attempt.saturating_add(1).max(told)
+            }
             (None, Some(lost)) => lost.next,
             (None, None) => 0,
         }
@@ -228,14 +241,7 @@ fn lost(status: &ContainerStatus, resetting: bool) -> Option<Lost> {
             reason: LOST_REASON.to_owned(),
         },
     };
-    let count = u32::try_from(status.restart_count).unwrap_or(0);
-    // A waiting container's count is that of the run it waits for.
-    let waits = state.is_some_and(|state| state.waiting.is_some());
-    let next = if waits {
-        count
-    } else {
-        count.saturating_add(1)
-    };
+    let (_, next) = counts(status);
     let running = state.and_then(|state| state.running.as_ref());
     let started = running.map_or_else(
         || terminated.and_then(|ended| ended.started_at.clone()),
@@ -247,6 +253,15 @@ fn lost(status: &ContainerStatus, resetting: bool) -> Option<Lost> {
         next,
         started,
     })
+}
+
+/// The restart count that the status tells, and that of the container's next run.
+fn counts(status: &ContainerStatus) -> (u32, u32) {
+    let count = u32::try_from(status.restart_count).unwrap_or(0);
+    // A waiting container's count is that of the run it waits for.
+    let state = status.state.as_ref();
+    let waits = state.is_some_and(|state| state.waiting.is_some());
+    (count, count.saturating_add(u32::from(!waits)))
 }
 
 #[cfg(test)]
@@ -277,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_believed_before_the_status() {
+    fn a_record_tells_the_end_and_the_status_of_a_later_run_the_count() {
         let pod = sample::pod("Always", &[], &["c"]);
         let last: PodStatus = serde_json::from_value(serde_json::json!({"containerStatuses": [
             {"name": "c", "ready": true, "restartCount": 7, "image": "", "imageID": "",
@@ -288,6 +303,11 @@ mod tests {
             Some(&last),
         );
         assert_eq!(seen.last_exit("c").map(|exit| exit.code), Some(4));
-        assert_eq!(seen.next_attempt("c"), 2);
+        assert_eq!(seen.next_attempt("c"), 8);
+        let seen = Observation::new(
+            sample::view(vec![sample::exited(&pod, "c", 7, 4, 9)]),
+            Some(&last),
+        );
+        assert_eq!(seen.next_attempt("c"), 8);
     }
 }

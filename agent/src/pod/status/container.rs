@@ -57,6 +57,9 @@ fn status(inputs: &Inputs<'_>, kind: ContainerKind, container: &Container) -> Co
         Some(newest) => of_record(inputs, kind, container, newest, records.next(), base),
         None => lost::status(inputs, kind, container, base),
     };
+    // The record of a later run may be gone; what was told is not taken back.
+    let told = status_of(inputs.last, &container.name).map_or(0, |old| old.restart_count);
+    status.restart_count = status.restart_count.max(told);
     let state = status.state.as_ref();
     let running = state.is_some_and(|state| state.running.is_some());
     let succeeded = state
@@ -94,8 +97,6 @@ fn of_record(
     base: ContainerStatus,
 ) -> ContainerStatus {
     let old = status_of(inputs.last, &container.name);
-    // The record of a later run may have been lost; what was told is not taken back.
-    let told = old.map_or(0, |old| old.restart_count);
     let ended = terminated(inputs, newest);
     let hook_runs = inputs.facts.starting.contains(&container.name)
         && container
@@ -136,7 +137,7 @@ fn of_record(
         image: newest.config.image_reference.clone(),
         image_id: newest.image_ref.clone(),
         container_id: Some(container_id(newest)),
-        restart_count: i32::try_from(count).unwrap_or(i32::MAX).max(told),
+        restart_count: i32::try_from(count).unwrap_or(i32::MAX),
         state: Some(state),
         last_state: before,
         volume_mounts: volume_mounts(container),

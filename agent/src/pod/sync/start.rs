@@ -168,7 +168,11 @@ impl Job {
             volumes,
             envs: envs.clone(),
             attempt: self.plan.attempt,
-            first: self.records.is_empty(),
+            newest: self
+                .records
+                .iter()
+                .map(|record| record.config.attempt)
+                .max(),
         };
         let (attempt, mounts) = files::off_the_loop(move || files.write())
             .await
@@ -297,7 +301,8 @@ struct Files {
     volumes: MountedVolumes,
     envs: Vec<(String, String)>,
     attempt: u32,
-    first: bool,
+    /// The restart count of the newest record.
+    newest: Option<u32>,
 }
 
 impl Files {
@@ -306,9 +311,14 @@ impl Files {
         let settings = &self.deps.settings;
         let name = &self.container.name;
         let mut attempt = self.attempt;
-        if self.first {
-            let logs = settings.pod_log_dir(&self.pod).join(name);
-            attempt = attempt.max(files::attempt_of_logs(&logs));
+        let logs = settings.pod_log_dir(&self.pod).join(name);
+        let logged = files::attempt_of_logs(&logs);
+        // A log later than every record is that of a run whose record is lost.
+        if self
+            .newest
+            .is_none_or(|newest| logged > newest.saturating_add(1))
+        {
+            attempt = attempt.max(logged);
         }
         let mut mounts = mounts::volume_mounts(&self.container, &self.volumes, &self.envs)?;
         let pod_dir = settings.pod_dir(&spec::uid(&self.pod));
