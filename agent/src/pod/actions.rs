@@ -13,15 +13,15 @@ mod init;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
 
 use hanok_runtime::api::{self, ContainerId, ContainerState, NamespaceMode, SandboxState};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::back_off::{self, Step, after};
-use super::observation::{self, Observation, timestamp};
+use super::back_off::{self, Pause, Runs, Step};
+use super::observation::{self, Observation};
 use super::probe::{FailedProbe, ProbeResults};
 use super::spec::{self, ContainerKind, Exit};
 
@@ -34,6 +34,8 @@ pub struct Inputs<'a> {
     pub seen: &'a Observation,
     /// Containers that are being pulled for, created or started at this moment; they are left alone.
     pub starting: &'a BTreeSet<String>,
+    /// Runs that the node itself stops so that the next one begins, each with the end of the run before it.
+    pub restarted: &'a BTreeMap<ContainerId, Option<SystemTime>>,
     /// What probes say.
     pub probes: &'a ProbeResults,
     /// The longest back-off of a restart on this node.
@@ -314,33 +316,33 @@ fn start(inputs: &Inputs<'_>, container: &Container, actions: &mut PodActions) {
     if inputs.starting.contains(&container.name) {
         return;
     }
-    let key = back_off::key(container);
     // A container that was made and could not be started has not run: what counts is the run before.
-    let ended = inputs
+    let last = inputs
         .seen
         .records_of(&container.name)
         .find(|record| back_off::end(record).is_some());
-    let standing = ended.and_then(|record| back_off::standing(record, key));
-    let finished = ended.and_then(back_off::end).map(timestamp);
-    if let (Some(delay), Some(finished)) = (standing, finished) {
-        let until = after(finished, delay);
-        if inputs.now < until {
-            actions.crash_loops.push(CrashLoop {
-                name: container.name.clone(),
-                delay,
-            });
-            wait_until(actions, until);
-            return;
-        }
-    }
-    let next = ended.is_some().then(|| Step {
-        delay: back_off::next(standing, inputs.back_off_cap),
-        key,
+    let pause = last.map_or_else(Pause::default, |last| {
+        let runs = match inputs.restarted.get(&last.id) {
+            Some(before) => Runs::Stopped {
+                last,
+                before: *before,
+            },
+            None => Runs::Ended(last),
+        };
+        back_off::pause(&runs, back_off::key(container), inputs.back_off_cap)
     });
+    if let Some((until, delay)) = pause.until.filter(|(until, _)| inputs.now < *until) {
+        actions.crash_loops.push(CrashLoop {
+            name: container.name.clone(),
+            delay,
+        });
+        wait_until(actions, until);
+        return;
+    }
     actions.start.push(Start {
         name: container.name.clone(),
         attempt: inputs.seen.next_attempt(&container.name),
-        back_off: next,
+        back_off: pause.next,
     });
 }
 

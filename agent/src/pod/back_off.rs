@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Container;
 
 use super::labels;
+use super::observation::timestamp;
 
 /// The first back-off.
 const INITIAL: Duration = Duration::from_secs(10);
@@ -73,6 +74,74 @@ pub fn standing(record: &api::Container, key: u64) -> Option<Duration> {
         .duration_since(record.created_at)
         .unwrap_or_default();
     (ran <= RESET_AFTER).then_some(step.delay)
+}
+
+/// The runs that a container's next one follows.
+#[derive(Debug, Clone, Copy)]
+pub enum Runs<'a> {
+    /// The last one ended by itself.
+    Ended(&'a api::Container),
+    /// The node has stopped the last one so that the next one begins.
+    Stopped {
+        /// The last one.
+        last: &'a api::Container,
+        /// The end of the one before, if it was known when the last one was stopped.
+        before: Option<SystemTime>,
+    },
+}
+
+/// The pause before a container's next run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pause {
+    /// Not before then, and how long the pause is; none for at once.
+    pub until: Option<(Timestamp, Duration)>,
+    /// What stands after the next run.
+    pub next: Option<Step>,
+}
+
+/// The pause before the next run.
+///
+/// A run that the node stops is followed as the kubelet does it, which looks at its list of ended runs before it stops
+/// one: the pause counts from the end of the run before, and has passed when the stopped run was longer than it.
+/// Without a run before there is no pause, and the back-off is what it was.
+pub fn pause(runs: &Runs<'_>, key: u64, cap: Duration) -> Pause {
+    let (last, is_spent) = match *runs {
+        Runs::Ended(last) => (last, false),
+        Runs::Stopped { last, before: None } => {
+            return Pause {
+                until: None,
+                next: Step::of(last).filter(|step| step.key == key),
+            };
+        }
+        Runs::Stopped {
+            last,
+            before: Some(before),
+        } => (last, has_passed(last, before, key)),
+    };
+    let (standing, ended) = match is_spent {
+        true => (Step::of(last).map(|step| step.delay), None),
+        false => (standing(last, key), end(last)),
+    };
+    Pause {
+        until: standing
+            .zip(ended)
+            .map(|(delay, ended)| (after(timestamp(ended), delay), delay)),
+        next: Some(Step {
+            delay: next(standing, cap),
+            key,
+        }),
+    }
+}
+
+/// Whether the last run ended later than the pause after the run before it.
+fn has_passed(last: &api::Container, before: SystemTime, key: u64) -> bool {
+    let Some(step) = Step::of(last).filter(|step| step.key == key) else {
+        return false;
+    };
+    let over = before.checked_add(step.delay);
+    end(last)
+        .zip(over)
+        .is_some_and(|(ended, over)| ended >= over)
 }
 
 /// The step after a standing one.
@@ -230,6 +299,57 @@ mod tests {
         assert_eq!(standing(&record, 9), Some(Duration::from_secs(40)));
         record.created_at = sample::ago(5 + 601);
         assert_eq!(standing(&record, 9), None);
+    }
+
+    /// The pauses between runs of that length in seconds, each of which the node has stopped, or which have ended by
+    /// themselves.
+    fn pauses(length: u64, are_stopped: bool) -> Vec<u64> {
+        let pod = sample::pod("Always", &[], &["c"]);
+        let mut runs: Vec<api::Container> = Vec::new();
+        let (mut now, mut pauses) = (0, Vec::new());
+        let mut step: Option<Step> = None;
+        for attempt in 0..7 {
+            let time = |second| SystemTime::from(sample::now()) + Duration::from_secs(second);
+            let mut record = sample::exited(&pod, "c", attempt, 1, 0);
+            record.created_at = time(now);
+            record.finished_at = Some(time(now + length));
+            if let Some(step) = step {
+                let annotations = &mut record.config.annotations;
+                annotations.insert(labels::BACK_OFF.into(), step.annotation());
+            }
+            runs.insert(0, record);
+            runs.truncate(2);
+            let runs = match are_stopped {
+                false => Runs::Ended(&runs[0]),
+                true => Runs::Stopped {
+                    last: &runs[0],
+                    before: runs.get(1).and_then(end),
+                },
+            };
+            let pause = pause(&runs, 9, CAP);
+            let ended = after(sample::now(), Duration::from_secs(now + length));
+            let wait = pause
+                .until
+                .map_or(0, |(until, _)| until.duration_since(ended).as_secs());
+            pauses.push(u64::try_from(wait).expect("not before its end"));
+            now += length + pauses[pauses.len() - 1];
+            step = pause.next;
+        }
+        pauses
+    }
+
+    #[test]
+    fn a_run_that_the_node_stops_has_its_own_length_counted() {
+        let table: [(u64, bool, &[u64]); 5] = [
+            (1, false, &[0, 10, 20, 40, 80, 160, 300]),
+            (15, false, &[0, 10, 20, 40, 80, 160, 300]),
+            (15, true, &[0, 0, 0, 20, 40, 80, 160]),
+            (1, true, &[0, 0, 10, 20, 40, 80, 160]),
+            (350, true, &[0, 0, 0, 0, 0, 0, 0]),
+        ];
+        for (length, are_stopped, want) in table {
+            assert_eq!(pauses(length, are_stopped), want, "{length} {are_stopped}");
+        }
     }
 
     #[test]

@@ -21,8 +21,9 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use futures::FutureExt;
 use hanok_runtime::api::{ContainerId, ContainerState, PodUid, PodView};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -163,6 +164,8 @@ pub(super) struct Worker {
     restarts_until: Option<Timestamp>,
     /// Runs that have been stopped, whatever their record says.
     stopped: BTreeSet<ContainerId>,
+    /// Runs that were stopped so that the next one begins, each with the end of the run before it.
+    restarted: BTreeMap<ContainerId, Option<SystemTime>>,
     last: Option<PodStatus>,
     next_resync: Instant,
     wake: Option<Timestamp>,
@@ -223,6 +226,7 @@ impl Worker {
             announced: BTreeSet::new(),
             restarts_until: None,
             stopped: BTreeSet::new(),
+            restarted: BTreeMap::new(),
             told_ready,
             last,
             pod,
@@ -250,6 +254,8 @@ impl Worker {
                 (id, verdicts) = self.prober.next(|id| self.probes.get(id)) => self.probes.set(id, verdicts),
                 () = sleep_until(timer) => {}
             }
+            // What has come in meanwhile leads to the same turn.
+            self.bell.notified().now_or_never();
             while let Some(done) = self.operations.try_next() {
                 self.finish(done);
             }

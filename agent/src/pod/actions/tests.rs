@@ -1,6 +1,7 @@
 //! One law per test: what is planned for which observation.
 
 use super::*;
+use crate::pod::back_off::after;
 use crate::pod::labels;
 use crate::pod::sample::{self, exited, pod, record, running, sandbox, view};
 use hanok_runtime::api::PodView;
@@ -22,6 +23,7 @@ fn planned_with(
         pod,
         seen: &Observation::new(view, last),
         starting: &starting.iter().map(|name| (*name).to_owned()).collect(),
+        restarted: &BTreeMap::new(),
         probes,
         back_off_cap: back_off::CAP,
         now: sample::now(),
@@ -322,6 +324,51 @@ fn the_first_restart_is_at_once_and_the_next_ones_back_off() {
     let step = passed.start[0].back_off.expect("a restart has a back-off");
     assert_eq!((passed.start[0].attempt, step.delay), (2, seconds(20)));
     assert_eq!(passed.wait_until, None);
+}
+
+#[test]
+fn what_was_made_and_never_started_hides_no_back_off() {
+    let pod = pod("Always", &[], &["a"]);
+    let made = record(&pod, "a", 2, ContainerState::Created);
+    let actions = planned(&pod, view(vec![made, crashing(&pod, "a", 40, 4)]));
+    assert!(actions.start.is_empty());
+    assert_eq!(actions.crash_loops[0].delay, Duration::from_secs(40));
+}
+
+#[test]
+fn a_run_that_the_node_has_stopped_is_followed_as_the_kubelet_does_it() {
+    let pod = pod("Always", &[], &["a"]);
+    let ended = |attempt, seconds| api::Container {
+        created_at: sample::ago(seconds + 15),
+        ..exited(&pod, "a", attempt, 137, seconds)
+    };
+    let backed_off = |delay| {
+        let mut record = crashing(&pod, "a", delay, 1);
+        record.created_at = sample::ago(16);
+        record
+    };
+    // The record, the one before, and whether the next run begins at once.
+    let table = [
+        (ended(0, 1), None, true),
+        (backed_off(10), Some(ended(0, 16)), true),
+        (backed_off(20), Some(ended(0, 16)), false),
+        (backed_off(20), None, true),
+    ];
+    for (newest, before, at_once) in table {
+        let end = before.as_ref().and_then(back_off::end);
+        let restarted = [(newest.id.clone(), end)].into();
+        let records = [newest].into_iter().chain(before).collect();
+        let actions = plan(&Inputs {
+            pod: &pod,
+            seen: &Observation::new(view(records), None),
+            starting: &BTreeSet::new(),
+            restarted: &restarted,
+            probes: &ProbeResults::default(),
+            back_off_cap: back_off::CAP,
+            now: sample::now(),
+        });
+        assert_eq!(actions.start.len() == 1, at_once, "{restarted:?}");
+    }
 }
 
 #[test]

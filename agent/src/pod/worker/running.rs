@@ -33,10 +33,13 @@ impl Worker {
             return;
         }
         let starting = self.operations.starting();
+        let exists = |id: &ContainerId| seen.records().iter().any(|record| record.id == *id);
+        self.restarted.retain(|id, _| exists(id));
         let plan = actions::plan(&actions::Inputs {
             pod: &self.pod,
             seen,
             starting: &starting,
+            restarted: &self.restarted,
             probes: &self.probes,
             back_off_cap: self.deps.settings.back_off_cap,
             now: self.deps.clock.now(),
@@ -288,6 +291,11 @@ impl Worker {
             grace,
             message: Some(message),
         };
+        // Of one that may have ended long ago, the end is not this one.
+        if !matches!(plan.why, StopReason::Unknown | StopReason::OldSandbox) {
+            let mut before = seen.records_of(&job.name).filter_map(back_off::end);
+            self.restarted.insert(job.id.clone(), before.next());
+        }
         let until = after(self.deps.clock.now(), grace);
         self.restarts_until = self.restarts_until.max(Some(until));
         self.operations
