@@ -132,9 +132,17 @@ pub fn all_containers(pod: &Pod) -> Vec<(ContainerKind, Container)> {
 
 /// The container of that name, with its kind.
 pub fn find_container(pod: &Pod, name: &str) -> Option<(ContainerKind, Container)> {
-    all_containers(pod)
-        .into_iter()
-        .find(|(_, container)| container.name == name)
+    let init = init_containers(pod).iter();
+    let init = init.map(|container| (init_kind(container), container));
+    let app = app_containers(pod).iter();
+    let app = app.map(|container| (ContainerKind::App, container));
+    let named = |(_, container): &(_, &Container)| container.name == name;
+    if let Some((kind, container)) = init.chain(app).find(named) {
+        return Some((kind, container.clone()));
+    }
+    let ephemeral = spec(pod)?.ephemeral_containers.as_deref()?;
+    let container = ephemeral.iter().find(|container| container.name == name)?;
+    Some((ContainerKind::Ephemeral, ephemeral_as_container(container)))
 }
 
 /// The container that an ephemeral container debugs.

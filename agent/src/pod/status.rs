@@ -128,7 +128,7 @@ pub fn build(inputs: &Inputs<'_>) -> PodStatus {
     // Why a pod has failed is told when it has.
     let failure = inputs.facts.failure.as_ref();
     let failure = failure.filter(|_| spec::is_terminal_phase(phase));
-    let kept = inputs.last.cloned().unwrap_or_default();
+    let kept = inputs.last.map(kept).unwrap_or_default();
     let ips = pod_ips(inputs);
     let mut status = PodStatus {
         conditions: Some(conditions::conditions(inputs, &statuses, phase)),
@@ -149,20 +149,58 @@ pub fn build(inputs: &Inputs<'_>) -> PodStatus {
         phase: Some(phase.to_owned()),
         reason: failure
             .map(|failure| failure.reason.clone())
-            .or(kept.reason.clone()),
+            .or(kept.reason),
         message: failure
             .map(|failure| failure.message.clone())
-            .or(kept.message.clone()),
+            .or(kept.message),
         qos_class: Some(quality::qos_class(pod).as_str().to_owned()),
-        start_time: kept
-            .start_time
-            .clone()
-            .or(Some(Time(inputs.facts.start_time))),
+        start_time: kept.start_time.or(Some(Time(inputs.facts.start_time))),
         observed_generation: pod.metadata.generation,
         ..kept
     };
     resources::report_pod(&mut status, inputs);
     status
+}
+
+/// What stays of the last status: others' fields, and what is said once. Conditions have their own rules.
+fn kept(last: &PodStatus) -> PodStatus {
+    // Every field has its name here, so that a new one is thought of.
+    let PodStatus {
+        allocated_resources: _,
+        conditions: _,
+        container_statuses: _,
+        ephemeral_container_statuses: _,
+        extended_resource_claim_status,
+        host_ip: _,
+        host_ips: _,
+        init_container_statuses: _,
+        message,
+        node_allocatable_resource_claim_statuses,
+        nominated_node_name,
+        observed_generation: _,
+        phase: _,
+        pod_ip: _,
+        pod_ips: _,
+        qos_class: _,
+        reason,
+        resize,
+        resource_claim_statuses,
+        resources: _,
+        start_time,
+        volume_health,
+    } = last;
+    PodStatus {
+        extended_resource_claim_status: extended_resource_claim_status.clone(),
+        message: message.clone(),
+        node_allocatable_resource_claim_statuses: node_allocatable_resource_claim_statuses.clone(),
+        nominated_node_name: nominated_node_name.clone(),
+        reason: reason.clone(),
+        resize: resize.clone(),
+        resource_claim_statuses: resource_claim_statuses.clone(),
+        start_time: start_time.clone(),
+        volume_health: volume_health.clone(),
+        ..PodStatus::default()
+    }
 }
 
 /// The generation whose resize is under way, by the status.
