@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use super::laws::statuses::short;
 use super::world::{Due, World};
+use crate::pod::observation::statuses;
 use crate::pod::spec;
 use crate::sinks::PodUpdate;
 
@@ -185,7 +186,8 @@ impl World {
 
     /// A manifest that was gone for a while begins anew: nothing tells the agent of its old life.
     fn forget_old_life(&mut self, uid: &PodUid) {
-        let is_manifest = self.cluster.manifests.contains_key(uid);
+        // It may have been removed again meanwhile.
+        let is_manifest = uid.0.starts_with('m');
         let book = self.laws.books.get(uid);
         let over = book.is_some_and(|book| !book.published || book.terminated);
         if is_manifest && over && self.left_of(uid).is_empty() {
@@ -378,6 +380,15 @@ impl World {
             phase.filter(|old| spec::is_terminal_phase(old) && status.phase.as_ref() != Some(old))
         {
             self.broken(format_args!("the phase of {uid} leaves {old}"));
+        }
+        let counts = old.as_ref().into_iter().flat_map(statuses);
+        let lower = counts.filter(|old| {
+            let mut now = statuses(&status);
+            now.any(|now| now.name == old.name && now.restart_count < old.restart_count)
+        });
+        let lower: Vec<_> = lower.map(|old| old.name.clone()).collect();
+        if !lower.is_empty() {
+            self.broken(format_args!("restart counts of {uid} go down: {lower:?}"));
         }
         self.change(uid, |pod| {
             let others = pod

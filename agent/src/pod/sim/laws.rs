@@ -25,6 +25,8 @@ const AFTER_GRACE: u64 = 4500;
 #[derive(Debug, Default)]
 pub(super) struct Laws {
     pub(super) books: BTreeMap<PodUid, Book>,
+    /// This agent was not told once what runs.
+    pub(super) blind: bool,
     /// Laws that have been broken.
     pub(super) broken: Vec<String>,
 }
@@ -47,6 +49,27 @@ pub(super) struct Run {
     pub(super) ended: Option<u64>,
     /// How many runs before it count for the back-off.
     pub(super) streak: u32,
+    /// The agent has stopped it.
+    pub(super) stopped: bool,
+    /// The run before it, as long as there is a record of it, and its end.
+    pub(super) before: Option<(ContainerId, u64)>,
+}
+
+impl Run {
+    /// How long the next run waits after the end of this one.
+    pub(super) fn pause(&self) -> u64 {
+        let pause = match self.streak {
+            0 => 0,
+            streak => (10_000_u64 << (streak - 1).min(8)).min(300_000),
+        };
+        let spent = match (&self.before, self.ended) {
+            (None, _) => true,
+            // One whose end nobody saw counts from its beginning.
+            (Some((_, before)), Some(ended)) => ended.max(self.began) >= before + pause,
+            (Some(_), None) => false,
+        };
+        if self.stopped && spent { 0 } else { pause }
+    }
 }
 
 /// What happened in one sandbox.
@@ -76,8 +99,10 @@ pub(super) struct Book {
     pub(super) reborn: Option<Arc<Pod>>,
     /// The runtime failed since the end began.
     pub(super) rough: bool,
-    /// How long calls have taken since the end began.
+    /// How long calls have taken since the end began, with what was left of those under way.
     pub(super) delay: u64,
+    /// When the calls under way are over.
+    pub(super) busy: u64,
     pub(super) flights: BTreeSet<String>,
     pub(super) inside: BTreeMap<SandboxId, Inside>,
     /// The newest run of each container.
@@ -106,6 +131,7 @@ impl Book {
             reborn: None,
             rough: false,
             delay: 0,
+            busy: 0,
             flights: BTreeSet::new(),
             inside: BTreeMap::new(),
             runs: BTreeMap::new(),
@@ -125,8 +151,15 @@ impl Book {
             Some(ending) => ending.until = ending.until.min(until),
             None => {
                 self.ending = Some(Ending { told: now, until });
-                (self.rough, self.delay) = (false, 0);
+                (self.rough, self.delay) = (false, self.busy.saturating_sub(now));
             }
+        }
+    }
+
+    /// There is no record of those runs any more.
+    pub(super) fn forget(&mut self, gone: impl Fn(&ContainerId) -> bool) {
+        for run in self.runs.values_mut() {
+            run.before.take_if(|(id, _)| gone(id));
         }
     }
 
@@ -143,9 +176,10 @@ impl Laws {
     }
 
     /// A call for the pod takes so long.
-    pub(super) fn delayed(&mut self, uid: &PodUid, wait: u64) {
+    pub(super) fn delayed(&mut self, uid: &PodUid, now: u64, wait: u64) {
         if let Some(book) = self.books.get_mut(uid) {
             book.delay += wait;
+            book.busy = book.busy.max(now + wait);
         }
     }
 
@@ -158,7 +192,14 @@ impl Laws {
 
     /// A new agent knows nothing but what it is told.
     pub(super) fn new_agent(&mut self) {
+        self.blind = false;
         for book in self.books.values_mut() {
+            // A manifest that was put back while its pod ended: records and logs may be removed already, and then nothing
+            // is left that tells of its runs.
+            if book.gone && spec::is_static(&book.pod) {
+                book.attempts.clear();
+                book.runs.clear();
+            }
             (book.ending, book.gone, book.reborn) = (None, false, None);
             (book.rough, book.delay) = (false, 0);
             (book.published, book.terminated) = (false, false);
@@ -177,7 +218,12 @@ impl Laws {
                 if let Some(book) = self.books.get_mut(uid) {
                     book.gone = true;
                     book.reborn = None;
-                    book.end_within(now, 2000);
+                    // A static pod has no other way to be ended in order.
+                    let grace = match spec::is_static(&book.pod) {
+                        true => u64::try_from(spec::grace_period(&book.pod).as_millis()),
+                        false => Ok(2000),
+                    };
+                    book.end_within(now, grace.unwrap_or_default());
                 }
             }
             PodUpdate::Apply(pod) => {
@@ -252,7 +298,10 @@ impl World {
         };
         let before = book.runs.get(&name);
         let same = before.is_some_and(|run| run.image == record.config.image_reference);
-        let streak = before.filter(|_| same).map_or(0, |run| run.streak + 1);
+        let streak = before.filter(|_| same).map_or(0, |run| {
+            run.streak + u32::from(!run.stopped || run.before.is_some())
+        });
+        let before = before.and_then(|run| Some((run.id.clone(), run.ended?)));
         let highest = book.attempts.entry(name.clone()).or_default();
         *highest = (*highest).max(record.config.attempt);
         let inside = book.inside.entry(record.sandbox.clone()).or_default();
@@ -274,6 +323,8 @@ impl World {
                 began: now,
                 ended: None,
                 streak,
+                stopped: false,
+                before,
             },
         );
     }
@@ -311,9 +362,8 @@ impl World {
         let Some(book) = self.laws.books.get_mut(&record.pod) else {
             return;
         };
+        book.forget(|id| *id == record.id);
         if book.runs.get(name).is_some_and(|run| run.id == record.id) {
-            let attempt = book.attempts.entry(name.clone()).or_default();
-            *attempt = attempt.saturating_sub(1);
             book.runs.remove(name);
         }
         book.inside

@@ -50,7 +50,8 @@ impl Agent {
                 () => world.chance.between(2000, 12_000),
             };
             if let Some(uid) = uid {
-                world.laws.delayed(uid, wait);
+                let now = world.now;
+                world.laws.delayed(uid, now, wait);
             }
             wait
         };
@@ -174,7 +175,14 @@ impl RuntimeService for Agent {
         world.before_remove_sandbox(&uid);
         world.kill_all_in(id);
         world.machine.sandboxes.retain(|sandbox| sandbox.id != *id);
-        world.machine.records.retain(|record| record.sandbox != *id);
+        let (gone, kept) = std::mem::take(&mut world.machine.records)
+            .into_iter()
+            .partition(|record| record.sandbox == *id);
+        world.machine.records = kept;
+        if let Some(book) = world.laws.books.get_mut(&uid) {
+            let gone: Vec<Container> = gone;
+            book.forget(|id| gone.iter().any(|record| record.id == *id));
+        }
         world.ring(&uid);
         Ok(())
     }
@@ -183,6 +191,7 @@ impl RuntimeService for Agent {
         let mut world = self.world().await;
         let errors = world.weather.errors;
         if world.chance.percent(errors) {
+            world.laws.blind = true;
             let books = world.laws.books.values_mut();
             books.for_each(|book| book.rough = true);
             return Err(Error::Internal("nobody answers".to_owned()));

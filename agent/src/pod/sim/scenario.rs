@@ -9,8 +9,8 @@ use crate::pod::spec::{self, ContainerKind};
 
 /// Most pods at once.
 const PODS: usize = 4;
-/// How many of a hundred pods come from manifests. None, until the laws know the lives of those that come back.
-const MANIFESTS: u64 = 0;
+/// How many of a hundred pods come from manifests.
+const MANIFESTS: u64 = 20;
 
 impl World {
     /// A container with whatever a container may have.

@@ -12,6 +12,7 @@ use hanok_runtime::api::{
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodStatus, Secret, Service};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::laws::Book;
 use super::runtime::Agent;
 use super::world::World;
 use crate::pod::fake::image;
@@ -159,8 +160,11 @@ impl World {
                 left.join(", ")
             ));
         }
-        if let Some(book) = self.laws.books.get_mut(&uid) {
-            book.terminated = true;
+        match self.laws.books.get_mut(&uid) {
+            // The end of a life that was over before this one was told.
+            Some(book) if spec::is_static(pod) && !book.gone => *book = Book::new(book.pod.clone()),
+            Some(book) => book.terminated = true,
+            None => {}
         }
         self.is_born_again(&uid, true);
     }

@@ -65,7 +65,7 @@ impl World {
     fn namesakes_are_gone(&mut self, config: &PodSandboxConfig) {
         let uid = &config.uid;
         let book = self.laws.books.get(uid);
-        if !book.is_some_and(|book| spec::is_static(&book.pod) && !book.rough) {
+        if self.laws.blind || !book.is_some_and(|book| spec::is_static(&book.pod) && !book.rough) {
             return;
         }
         let mut namesakes = self.machine.sandboxes.iter().filter(|sandbox| {
@@ -164,10 +164,7 @@ impl World {
         let Some(run) = book.runs.get(name).filter(same) else {
             return;
         };
-        let wait = match run.streak {
-            0 => 0,
-            streak => (10_000_u64 << (streak - 1).min(8)).min(300_000),
-        };
+        let wait = run.pause();
         if let Some(ended) = run.ended
             && self.now < ended + wait
         {
@@ -206,6 +203,14 @@ impl World {
     pub(in crate::pod::sim) fn before_stop(&mut self, id: &ContainerId, grace: Duration) {
         let grace = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         self.say(format_args!("stop {id} {grace}"));
+        let record = self.machine.record(id);
+        let seen = record.filter(|record| record.state != ContainerState::Unknown);
+        if let Some(record) = seen.cloned()
+            && let Some(book) = self.laws.books.get_mut(&record.pod)
+            && let Some(run) = book.runs.get_mut(&record.config.name)
+        {
+            run.stopped |= run.id == *id;
+        }
         let Some(process) = self.machine.processes.get(id).cloned() else {
             return;
         };

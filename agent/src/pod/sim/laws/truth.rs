@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use super::statuses::short;
 use crate::pod::observation::statuses;
 use crate::pod::sim::world::World;
-use crate::pod::spec::{self, ContainerKind};
+use crate::pod::spec::{self, ContainerKind, Exit};
 
 impl World {
     /// What there is of a pod on the machine.
@@ -133,7 +133,13 @@ impl World {
                 return Some(format!("{name} of {uid} runs an old image"));
             }
             let ended_for_good = || {
-                let exit = record.and_then(crate::pod::observation::exit);
+                let told = shown.and_then(|state| state.terminated.as_ref());
+                let told = told.map(|ended| Exit {
+                    code: ended.exit_code,
+                    reason: ended.reason.clone().unwrap_or_default(),
+                });
+                // What has lost its record has ended as it was told.
+                let exit = record.map_or(told, crate::pod::observation::exit);
                 exit.is_some_and(|exit| !spec::should_restart(pod, kind, &container, &exit))
             };
             match kind {
