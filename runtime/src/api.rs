@@ -94,18 +94,18 @@ pub enum Error {
     /// The container's configuration cannot be carried out (CreateContainerError).
     #[error("{0}")]
     Create(String),
-    /// The container could not be started: exit code 126, 127 or 128 and the reason (StartError).
+    /// The container could not be started: exit code 128 and the reason (StartError).
     #[error("failed to start container {id}: {message}")]
     Start {
         /// Which container.
         id: ContainerId,
-        /// 127 program not found, 126 not executable, 128 anything else.
+        /// 128, whatever the cause.
         code: i32,
         /// What failed.
         message: String,
     },
     /// An image reference that does not parse.
-    #[error("invalid image reference {reference:?}: {message}")]
+    #[error("couldn't parse image name {reference:?}: {message}")]
     InvalidReference {
         /// What was given.
         reference: String,

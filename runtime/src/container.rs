@@ -64,7 +64,7 @@ pub struct ContainerRecord {
 /// A start that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartFailure {
-    /// 126, 127 or 128.
+    /// 128.
     pub code: i32,
     /// What failed.
     pub message: String,

@@ -155,7 +155,7 @@ pub(super) fn port(port: &IntOrString, container: &Container) -> Result<u16, Str
                 Some(named) => named.container_port,
                 None => name
                     .parse()
-                    .map_err(|_| format!("strconv.Atoi: parsing \"{name}\": invalid syntax"))?,
+                    .map_err(|_| format!("port \"{name}\" not found"))?,
             }
         }
     };

@@ -41,6 +41,8 @@ pub struct Allocation {
 pub struct Pending {
     /// `Deferred` when it may be later, `Infeasible` when it can never be.
     pub reason: &'static str,
+    /// The word for it in the event: what the node is out of, when it is deferred.
+    pub event: String,
     /// The cause.
     pub message: String,
 }

@@ -59,7 +59,7 @@ impl std::fmt::Debug for Deps {
 }
 
 impl Deps {
-    /// An event on a container.
+    /// An event on a container; on the pod, when it has no name.
     pub(super) fn event(
         &self,
         pod: &Pod,
@@ -68,8 +68,8 @@ impl Deps {
         reason: &str,
         message: &str,
     ) {
-        self.events
-            .pod_event(pod, Some(&container.name), kind, reason, message);
+        let name = Some(container.name.as_str()).filter(|name| !name.is_empty());
+        self.events.pod_event(pod, name, kind, reason, message);
     }
 
     /// What a hook had to tell.

@@ -159,11 +159,19 @@ impl Source<'_> {
         let mode = volume.default_mode.unwrap_or(DEFAULT_MODE);
         let sources = volume.sources.as_deref().unwrap_or_default();
         let fetched = sources.iter().map(|source| self.projection(source, mode));
-        let mut files = Files::new();
+        let (mut files, mut errors) = (Files::new(), Vec::new());
         for part in futures::future::join_all(fetched).await {
-            files.extend(part?);
+            match part {
+                Ok(part) => files.extend(part),
+                Err(error) if errors.contains(&error) => {}
+                Err(error) => errors.push(error),
+            }
         }
-        Ok(files)
+        match errors.as_slice() {
+            [] => Ok(files),
+            [error] => Err(error.clone()),
+            errors => Err(format!("[{}]", errors.join(", "))),
+        }
     }
 
     async fn projection(&self, source: &VolumeProjection, mode: i32) -> Result<Files, String> {

@@ -58,8 +58,8 @@ fn make_file(path: &Path) -> Result<(), String> {
 }
 
 fn check(path: &Path, kind: &str) -> Result<(), String> {
-    let found = std::fs::metadata(path).ok().map(|meta| meta.file_type());
-    let is = |test: fn(&std::fs::FileType) -> bool| found.as_ref().is_some_and(test);
+    let found = std::fs::metadata(path).map(|meta| meta.file_type());
+    let is = |test: fn(&std::fs::FileType) -> bool| found.as_ref().is_ok_and(test);
     let (right, noun) = match kind {
         "Directory" | "DirectoryOrCreate" => (is(std::fs::FileType::is_dir), "a directory"),
         "File" | "FileOrCreate" => (is(std::fs::FileType::is_file), "a file"),
@@ -71,10 +71,34 @@ fn check(path: &Path, kind: &str) -> Result<(), String> {
     if right {
         return Ok(());
     }
-    Err(format!(
-        "hostPath type check failed: {} is not {noun}",
-        path.display()
-    ))
+    let shown = path.display();
+    Err(match found {
+        Ok(found) => format!(
+            "hostPath type check failed: {shown} is not {noun}, it's a {}",
+            kind_of(&found)
+        ),
+        Err(error) => {
+            let cause = match error.kind() {
+                ErrorKind::NotFound => format!("path \"{shown}\" does not exist"),
+                _ => error.to_string(),
+            };
+            format!(
+                "hostPath type check failed, {shown} is not {noun}, unable to determine its type: {cause}"
+            )
+        }
+    })
+}
+
+/// What is there, as the API names the types of paths.
+fn kind_of(found: &std::fs::FileType) -> &'static str {
+    match () {
+        () if found.is_dir() => "Directory",
+        () if found.is_file() => "File",
+        () if found.is_socket() => "Socket",
+        () if found.is_char_device() => "CharDevice",
+        () if found.is_block_device() => "BlockDevice",
+        () => "unknown",
+    }
 }
 
 #[cfg(test)]
@@ -94,16 +118,20 @@ mod tests {
             (&file, "File", None),
             (&socket, "Socket", None),
             (Path::new("/dev/null"), "CharDevice", None),
-            (&file, "Directory", Some("a directory")),
-            (dir.path(), "File", Some("a file")),
-            (&file, "Socket", Some("a socket file")),
-            (&file, "CharDevice", Some("a character device")),
+            (&file, "Directory", Some("a directory, it's a File")),
+            (dir.path(), "File", Some("a file, it's a Directory")),
+            (&file, "Socket", Some("a socket file, it's a File")),
+            (
+                &socket,
+                "CharDevice",
+                Some("a character device, it's a Socket"),
+            ),
             (
                 Path::new("/dev/null"),
                 "BlockDevice",
-                Some("a block device"),
+                Some("a block device, it's a CharDevice"),
             ),
-            (&file, "DirectoryOrCreate", Some("a directory")),
+            (&file, "DirectoryOrCreate", Some("a directory, it's a File")),
         ] {
             let wanted = noun.map_or(Ok(()), |noun| {
                 Err(format!(

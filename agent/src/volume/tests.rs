@@ -106,7 +106,7 @@ async fn each_failure_names_its_volume_and_the_others_are_tried() {
             "MountVolume.SetUp failed for volume \"b\" : secret \"gone\" not found",
             "MountVolume.SetUp failed for volume \"c\" : volumes of kind nfs are not supported by this node",
             "MountVolume.SetUp failed for volume \"d\" : volumes of kind gitRepo are not supported by this node",
-            "MountVolume.SetUp failed for volume \"f\" : hostPath type check failed: /proc/version is not a directory",
+            "MountVolume.SetUp failed for volume \"f\" : hostPath type check failed: /proc/version is not a directory, it's a File",
         ]
     );
 }

@@ -14,10 +14,9 @@ use crate::service::{Core, chain, record};
 use crate::shim_client;
 use crate::spec::{OrderInputs, order, pid_mode};
 
-/// Exit codes of a container that was never started, as shells and runtimes use them.
-const NOT_FOUND: i32 = 127;
-const NOT_EXECUTABLE: i32 = 126;
-const OTHER: i32 = 128;
+/// Exit code of a container that was never started. Runtimes under a kubelet give it whatever the cause, so that is what
+/// rules by exit code are written for.
+const NEVER_STARTED: i32 = 128;
 
 /// Starts a created container. When it cannot be started it is Exited, and nothing of it is left running.
 pub(crate) async fn start(core: &Arc<Core>, id: &ContainerId) -> Result<()> {
@@ -64,30 +63,26 @@ async fn launch(core: &Arc<Core>, container: &Container) -> Result<i32, StartFai
     let shim = container
         .sandbox
         .shim()
-        .ok_or_else(|| failure(OTHER, "the sandbox is gone"))?;
+        .ok_or_else(|| failure("the sandbox is gone"))?;
     // On disk before the process: whoever finds the process knows since when it runs.
     container
         .update(|record| record.started_at = Some(SystemTime::now()))
-        .map_err(|error| failure(OTHER, format!("cannot record the start: {error}")))?;
+        .map_err(|error| failure(format!("cannot record the start: {error}")))?;
     let order = prepare(core, container)?;
     shim.start(&Request::StartContainer(Box::new(order)))
         .await
         .map_err(|error| match error {
             shim_client::ShimError::Failed {
-                kind: FailureKind::CommandNotFound,
+                kind: FailureKind::CommandNotFound | FailureKind::CommandNotExecutable,
                 message,
-            } => failure(NOT_FOUND, message),
-            shim_client::ShimError::Failed {
-                kind: FailureKind::CommandNotExecutable,
-                message,
-            } => failure(NOT_EXECUTABLE, message),
-            other => failure(OTHER, chain(&other)),
+            } => failure(message),
+            other => failure(chain(&other)),
         })
 }
 
 /// The cgroup with its limits, and the order for the shim.
 fn prepare(core: &Arc<Core>, container: &Container) -> Result<ContainerSpec, StartFailure> {
-    let other = |error: &(dyn std::error::Error + 'static)| failure(OTHER, chain(error));
+    let other = |error: &(dyn std::error::Error + 'static)| failure(chain(error));
     let record = container.record();
     let cgroup = container.cgroup();
     let devices = devices::resolve(&record.config).map_err(|error| other(&error))?;
@@ -111,7 +106,7 @@ fn prepare(core: &Arc<Core>, container: &Container) -> Result<ContainerSpec, Sta
         true => None,
         false => {
             let capabilities = create::bounding(core, &record.config)
-                .map_err(|error| failure(OTHER, error.to_string()))?;
+                .map_err(|error| failure(error.to_string()))?;
             let profile = &record.config.security.seccomp;
             core.filters
                 .get(profile, capabilities)
@@ -147,10 +142,7 @@ fn target_of(
         .filter(|other| other.pod == container.pod);
     match found.map(|target| target.phase()) {
         Some(Phase::Running { pid }) => Ok(pid),
-        _ => Err(failure(
-            OTHER,
-            format!("target container {target} does not run"),
-        )),
+        _ => Err(failure(format!("target container {target} does not run"))),
     }
 }
 
@@ -174,9 +166,9 @@ async fn fail(core: &Core, container: &Container, failure: StartFailure) -> Erro
     }
 }
 
-fn failure(code: i32, message: impl Into<String>) -> StartFailure {
+fn failure(message: impl Into<String>) -> StartFailure {
     StartFailure {
-        code,
+        code: NEVER_STARTED,
         message: message.into(),
         at: SystemTime::now(),
     }

@@ -13,7 +13,7 @@ use crate::unpack::pipe::PipeError;
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// What a reference points to cannot be found out.
-    #[error("failed to resolve reference {reference:?}")]
+    #[error("failed to resolve image")]
     Resolve {
         /// The reference.
         reference: String,

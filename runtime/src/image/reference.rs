@@ -34,8 +34,8 @@ enum Target {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidReference {
     /// It has upper-case letters where they are not allowed.
-    #[error("repository name must be lowercase")]
-    Uppercase,
+    #[error("invalid reference format: repository name ({0}) must be lowercase")]
+    Uppercase(String),
     /// It is too long.
     #[error("repository name must not be more than {MAX_NAME} characters")]
     TooLong,
@@ -127,10 +127,10 @@ impl FromStr for Reference {
             }
             None => (rest, None),
         };
+        let (registry, repository) = split_name(name)?;
         if tag.is_some_and(|tag| !is_tag(tag)) {
             return Err(InvalidReference::Format);
         }
-        let (registry, repository) = split_name(name)?;
         let target = match digest {
             Some(digest) => Target::Digest(digest),
             None => Target::Tag(tag.unwrap_or("latest").to_owned()),
@@ -161,10 +161,9 @@ fn split_name(name: &str) -> Result<(String, String), InvalidReference> {
         false => path.to_owned(),
     };
     if !path.split('/').all(is_component) {
-        let upper = path.bytes().any(|byte| byte.is_ascii_uppercase());
-        let lower = path.to_ascii_lowercase();
-        return Err(match upper && lower.split('/').all(is_component) {
-            true => InvalidReference::Uppercase,
+        let remote = repository.split(':').next().unwrap_or_default();
+        return Err(match remote.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            true => InvalidReference::Uppercase(remote.to_owned()),
             false => InvalidReference::Format,
         });
     }
@@ -300,7 +299,7 @@ mod tests {
     fn what_is_not_a_reference_is_refused() {
         assert_eq!(
             "Busybox".parse::<Reference>(),
-            Err(InvalidReference::Uppercase)
+            Err(InvalidReference::Uppercase("library/Busybox".to_owned()))
         );
         assert_eq!(HEX.parse::<Reference>(), Err(InvalidReference::LooksLikeId));
         let long = format!("{}/b", "a".repeat(255));

@@ -58,7 +58,7 @@ async fn root_exit_codes_and_reasons_are_those_of_the_process() {
 async fn root_program_that_cannot_be_started_is_a_start_error() {
     let rig = Rig::new("starterr").await;
     let sandbox = rig.sandbox().await.id;
-    for (program, code) in [("/bin/nothing", 127), ("nothing", 127), ("/etc/text", 126)] {
+    for (program, code) in [("/bin/nothing", 128), ("nothing", 128), ("/etc/text", 128)] {
         let mut config = rig.script("c", "");
         config.command = vec![program.into()];
         let id = rig

@@ -22,6 +22,7 @@ pub fn resize(pod: &Pod, node: &NodeView, others: &[Arc<Pod>]) -> Result<(), Pen
             );
             return Err(Pending {
                 reason: INFEASIBLE,
+                event: INFEASIBLE.to_owned(),
                 message,
             });
         }
@@ -30,9 +31,13 @@ pub fn resize(pod: &Pod, node: &NodeView, others: &[Arc<Pod>]) -> Result<(), Pen
     let of_resize = |unmet: &Unmet| matches!(unmet, Unmet::Resource { name, .. } if name == "cpu" || name == "memory");
     match unmet.find(of_resize) {
         None => Ok(()),
-        Some(unmet) => Err(Pending {
-            reason: DEFERRED,
-            message: unmet.failure().message,
-        }),
+        Some(unmet) => {
+            let failure = unmet.failure();
+            Err(Pending {
+                reason: DEFERRED,
+                event: failure.reason,
+                message: failure.message,
+            })
+        }
     }
 }

@@ -17,7 +17,7 @@ pub fn volume_mounts(
 ) -> Result<Vec<Mount>, String> {
     let mounts = container.volume_mounts.iter().flatten();
     mounts
-        .map(|mount| volume_mount(mount, volumes, envs))
+        .map(|mount| volume_mount(&container.name, mount, volumes, envs))
         .collect()
 }
 
@@ -29,6 +29,7 @@ pub fn takes(container: &Container, path: &str) -> bool {
 
 /// One mount.
 fn volume_mount(
+    container: &str,
     mount: &VolumeMount,
     volumes: &MountedVolumes,
     envs: &[(String, String)],
@@ -42,8 +43,9 @@ fn volume_mount(
     let sub_path = sub_path_of(mount, envs)?;
     if let Some(sub_path) = &sub_path {
         sub_path::prepare(volume, sub_path).map_err(|cause| {
+            tracing::warn!(container, volume = mount.name, cause, "no subPath");
             format!(
-                "failed to prepare subPath for volumeMount {:?}: {cause}",
+                "failed to prepare subPath for volumeMount {:?} of container {container:?}",
                 mount.name
             )
         })?;
@@ -87,7 +89,7 @@ fn sub_path_of(mount: &VolumeMount, envs: &[(String, String)]) -> Result<Option<
             };
             let path = expand(&text, lookup).into_owned();
             if let Some(name) = missing.take() {
-                return Err(format!("missing value for {name:?}"));
+                return Err(format!("missing value for {name}"));
             }
             Some(path).filter(|path| !path.is_empty())
         }
@@ -178,7 +180,7 @@ mod tests {
             "web/x"
         );
         for (text, want) in [
-            ("$(NO)/x", "missing value for \"NO\""),
+            ("$(NO)/x", "missing value for NO"),
             (
                 "/$(POD)",
                 "error SubPath `/web` must not be an absolute path",

@@ -227,7 +227,7 @@ fn ports_have_numbers_or_names() {
     let named = |name: &str| port(&IntOrString::String(name.into()), &container);
     assert_eq!(named("web"), Ok(8080));
     assert_eq!(named("81"), Ok(81));
-    let invalid = "strconv.Atoi: parsing \"no\": invalid syntax";
+    let invalid = "port \"no\" not found";
     assert_eq!(named("no"), Err(invalid.into()));
     for number in [0, -1, 65536] {
         let error = port(&IntOrString::Int(number), &container);

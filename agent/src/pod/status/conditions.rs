@@ -178,14 +178,28 @@ fn all_restarting(inputs: &Inputs<'_>, phase: &str) -> Option<Answer> {
 
 /// A sandbox with an address exists.
 fn ready_to_start(inputs: &Inputs<'_>) -> Answer {
-    let says = |message: &str| Answer::no("", message.to_owned());
+    let says = |message: &str| Answer::no("PodSandboxNotReady", message.to_owned());
     match inputs.seen.ready_sandbox() {
+        None if had_sandbox(inputs) => says("pod sandbox is not ready"),
         None => says("no pod sandbox exists"),
         Some(sandbox) if sandbox.ips.is_empty() && !spec::host_network(inputs.pod) => {
             says("pod sandbox has no IP address")
         }
         Some(_) => Answer::yes(""),
     }
+}
+
+/// Whether there is a sandbox, or was one in which a container was made.
+fn had_sandbox(inputs: &Inputs<'_>) -> bool {
+    let made = |list: &Option<Vec<ContainerStatus>>| {
+        let mut statuses = list.iter().flatten();
+        statuses.any(|status| status.container_id.is_some())
+    };
+    let last = inputs.last;
+    inputs.seen.newest_sandbox().is_some()
+        || last.is_some_and(|last| {
+            made(&last.container_statuses) || made(&last.init_container_statuses)
+        })
 }
 
 /// Init containers are done. Once an app container has started it stays so.

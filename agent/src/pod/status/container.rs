@@ -51,6 +51,7 @@ fn status(inputs: &Inputs<'_>, kind: ContainerKind, container: &Container) -> Co
     let base = ContainerStatus {
         name: container.name.clone(),
         image: container.image.clone().unwrap_or_default(),
+        volume_mounts: volume_mounts(container),
         ..ContainerStatus::default()
     };
     let mut status = match records.next() {
@@ -75,7 +76,7 @@ fn status(inputs: &Inputs<'_>, kind: ContainerKind, container: &Container) -> Co
         ContainerKind::Init => Some(running),
         _ => Some(newest.is_some_and(|id| inputs.probes.started(container, id))),
     };
-    if kind != ContainerKind::Ephemeral {
+    if status.container_id.is_some() {
         let record = inputs.seen.newest(&container.name);
         resources::report(&mut status, container, record, inputs);
     }
@@ -140,7 +141,6 @@ fn of_record(
         restart_count: i32::try_from(count).unwrap_or(i32::MAX),
         state: Some(state),
         last_state: before,
-        volume_mounts: volume_mounts(container),
         ..base
     }
 }

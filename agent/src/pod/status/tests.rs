@@ -70,7 +70,8 @@ fn first_status_of_a_new_pod_names_every_container() {
         "hostIPs": [{"ip": "192.0.2.1"}],
         "startTime": "2027-01-15T08:00:00Z",
         "conditions": [
-            {"type": "PodReadyToStartContainers", "status": "False", "message": "no pod sandbox exists",
+            {"type": "PodReadyToStartContainers", "status": "False",
+             "reason": "PodSandboxNotReady", "message": "no pod sandbox exists",
              "lastTransitionTime": "2027-01-15T08:00:00Z", "observedGeneration": 3},
             {"type": "Initialized", "status": "False", "reason": "ContainersNotInitialized",
              "message": "containers with incomplete status: [i]",
@@ -85,10 +86,10 @@ fn first_status_of_a_new_pod_names_every_container() {
              "lastTransitionTime": "2027-01-15T08:00:00Z", "observedGeneration": 3},
         ],
         "initContainerStatuses": [{"name": "i", "image": "i:1", "imageID": "", "ready": false,
-            "resources": {}, "restartCount": 0, "started": false,
+            "restartCount": 0, "started": false,
             "state": {"waiting": {"reason": "PodInitializing"}}}],
         "containerStatuses": [{"name": "a", "image": "i:1", "imageID": "", "ready": false,
-            "resources": {}, "restartCount": 0, "started": false,
+            "restartCount": 0, "started": false,
             "state": {"waiting": {"reason": "PodInitializing"}}}],
     });
     assert_eq!(serde_json::to_value(&status).expect("JSON"), want);
@@ -469,6 +470,6 @@ fn a_stopped_pod_keeps_its_address() {
     assert_eq!(status.pod_ip.as_deref(), Some("10.1.0.9"));
     assert_eq!(
         condition(&status, "PodReadyToStartContainers"),
-        "False  no pod sandbox exists"
+        "False PodSandboxNotReady pod sandbox is not ready"
     );
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use hanok_runtime::api::{self, Credentials, Image};
-use k8s_openapi::api::core::v1::{Container, Pod};
+use hanok_runtime::image::reference::Reference;
+use k8s_openapi::api::core::v1::{Container, ImageVolumeSource, Pod};
 use tokio::time::Instant;
 use tracing::{Instrument, info_span};
 
@@ -29,13 +30,36 @@ pub(super) async fn ensure(
     pod: &Pod,
     container: &Container,
 ) -> Result<Image, StartError> {
+    let ensured = present(deps, pod, container).await;
+    if let Err(error) = &ensured {
+        tell(deps, pod, container, error);
+    }
+    ensured
+}
+
+/// Says of the container why it is not started.
+fn tell(deps: &Deps, pod: &Pod, container: &Container, error: &StartError) {
+    let (StartError::Pull { reason, .. } | StartError::Failed { reason, .. }) = error else {
+        return;
+    };
+    let message = format!("Error: {reason}");
+    deps.event(pod, container, EventKind::Warning, "Failed", &message);
+}
+
+/// The image, or why there is none.
+async fn present(deps: &Deps, pod: &Pod, container: &Container) -> Result<Image, StartError> {
     let reference = container.image.as_deref().unwrap_or_default();
+    if let Err(error) = reference.parse::<Reference>() {
+        let error = api::Error::InvalidReference {
+            reference: reference.to_owned(),
+            message: error.to_string(),
+        };
+        return Err(inspect_failed(deps, pod, container, &error));
+    }
     let policy = policy(container.image_pull_policy.as_deref(), reference);
     if policy != PullPolicy::Always {
-        let present = deps.images.image_status(reference).await;
-        if let Some(image) =
-            present.map_err(|error| inspect_failed(deps, pod, container, &error))?
-        {
+        let found = deps.images.image_status(reference).await;
+        if let Some(image) = found.map_err(|error| inspect_failed(deps, pod, container, &error))? {
             let message = format!(
                 "Container image \"{reference}\" already present on machine and can be accessed by the pod"
             );
@@ -52,17 +76,23 @@ pub(super) async fn ensure(
                 "ErrImageNeverPull",
                 &message,
             );
-            deps.event(
-                pod,
-                container,
-                EventKind::Warning,
-                "Failed",
-                "Error: ErrImageNeverPull",
-            );
             return Err(StartError::failed("ErrImageNeverPull", message));
         }
     }
     pull(deps, pod, container, reference).await
+}
+
+/// The volumes of the container that are images, by name.
+pub(in crate::pod) fn of_volumes<'a>(
+    pod: &'a Pod,
+    container: &'a Container,
+) -> impl Iterator<Item = (&'a str, &'a ImageVolumeSource)> {
+    let mounts = container.volume_mounts.as_deref().unwrap_or_default();
+    let volumes = spec::spec(pod).and_then(|spec| spec.volumes.as_deref());
+    let volumes = volumes.unwrap_or_default().iter();
+    volumes
+        .filter(|volume| mounts.iter().any(|mount| mount.name == volume.name))
+        .filter_map(|volume| Some((volume.name.as_str(), volume.image.as_ref()?)))
 }
 
 /// Mounts the images that the container has as volumes, each pulled by its own policy; tells where they are.
@@ -71,31 +101,28 @@ pub(super) async fn volumes(
     pod: &Pod,
     container: &Container,
 ) -> Result<MountedVolumes, StartError> {
-    let mounts = container.volume_mounts.as_deref().unwrap_or_default();
-    let volumes = spec::spec(pod).and_then(|spec| spec.volumes.as_deref());
     let mut mounted = MountedVolumes::new();
-    for volume in volumes.unwrap_or_default() {
-        let Some(source) = &volume.image else {
-            continue;
-        };
-        if !mounts.iter().any(|mount| mount.name == volume.name) {
-            continue;
-        }
-        // What is said of the image is said of the container that waits for it.
+    for (volume, source) in of_volumes(pod, container) {
+        // What is said of the image is said of the pod: its events name no container.
         let waiting = Container {
-            name: container.name.clone(),
             image: source.reference.clone(),
             image_pull_policy: source.pull_policy.clone(),
             ..Container::default()
         };
-        let image = ensure(deps, pod, &waiting).await?;
+        let image = match present(deps, pod, &waiting).await {
+            Ok(image) => image,
+            Err(error) => {
+                tell(deps, pod, container, &error);
+                return Err(error);
+            }
+        };
         let failed = |message| StartError::failed("CreateContainerError", message);
         let dir = deps.settings.pod_dir(&spec::uid(pod));
-        let path = volume::image_path(&dir, &volume.name)
-            .ok_or_else(|| failed(format!("{:?} is no name of a volume", volume.name)))?;
+        let path = volume::image_path(&dir, volume)
+            .ok_or_else(|| failed(format!("{volume:?} is no name of a volume")))?;
         let done = deps.images.mount_image(&image.id, &path).await;
         done.map_err(|error| failed(chain(&error)))?;
-        mounted.insert(volume.name.clone(), path);
+        mounted.insert(volume.to_owned(), path);
     }
     Ok(mounted)
 }
@@ -144,14 +171,8 @@ async fn pull(
             }
             let message = format!("Failed to pull image \"{reference}\": {cause}");
             deps.event(pod, container, EventKind::Warning, "Failed", &message);
-            deps.event(
-                pod,
-                container,
-                EventKind::Warning,
-                "Failed",
-                "Error: ErrImagePull",
-            );
             Err(StartError::Pull {
+                image: reference.to_owned(),
                 reason: "ErrImagePull",
                 message: cause,
             })
@@ -181,13 +202,6 @@ fn inspect_failed(deps: &Deps, pod: &Pod, container: &Container, error: &api::Er
         EventKind::Warning,
         "InspectFailed",
         &message,
-    );
-    deps.event(
-        pod,
-        container,
-        EventKind::Warning,
-        "Failed",
-        &format!("Error: {reason}"),
     );
     StartError::failed(reason, message)
 }

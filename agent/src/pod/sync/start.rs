@@ -33,6 +33,8 @@ pub(in crate::pod) enum StartError {
     Cancelled,
     /// The pull failed: it is tried again after its back-off.
     Pull {
+        /// The image.
+        image: String,
         /// Container-status reason.
         reason: &'static str,
         /// The cause.
@@ -81,8 +83,8 @@ pub(in crate::pod) struct Job {
 pub(in crate::pod) async fn start(job: Job) -> Result<(), StartError> {
     let cancelled = job.cancelled.clone();
     let prepare = async {
-        let image = image::ensure(&job.deps, &job.pod, &job.container).await?;
         let volumes = image::volumes(&job.deps, &job.pod, &job.container).await?;
+        let image = image::ensure(&job.deps, &job.pod, &job.container).await?;
         job.config(&image, volumes).await
     };
     let prepared = cancelled
@@ -114,17 +116,16 @@ pub(in crate::pod) async fn start(job: Job) -> Result<(), StartError> {
         .instrument(info_span!("container.start", container = %name))
         .await;
     if let Err(error) = started {
-        let message = chain(&error);
+        let reason = "RunContainerError";
+        let (message, ended) = match error {
+            // The cause, as the container's status will have it.
+            api::Error::Start { message, .. } => (message, true),
+            other => (chain(&other), false),
+        };
         job.event(EventKind::Warning, "Failed", &format!("Error: {message}"));
-        return Err(match error {
-            api::Error::Start { .. } => StartError::Ended {
-                reason: "RunContainerError",
-                message,
-            },
-            _ => StartError::Failed {
-                reason: "RunContainerError",
-                message,
-            },
+        return Err(match ended {
+            true => StartError::Ended { reason, message },
+            false => StartError::Failed { reason, message },
         });
     }
     job.event(EventKind::Normal, "Started", "Container started");

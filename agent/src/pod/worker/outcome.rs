@@ -83,7 +83,11 @@ impl Worker {
                 self.pulls.succeeded(&image);
                 self.facts.waiting.remove(name);
             }
-            Err(StartError::Pull { reason, message }) => {
+            Err(StartError::Pull {
+                image,
+                reason,
+                message,
+            }) => {
                 self.pulls
                     .failed(&image, reason, message.clone(), self.deps.clock.now());
                 self.facts

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hanok_runtime::api::{ContainerId, ContainerState};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Container;
 
 use super::operations::{Key, Outcome};
 use super::stopping::Stopping;
@@ -15,7 +16,7 @@ use crate::pod::observation::Observation;
 use crate::pod::probe::FailedProbe;
 use crate::pod::spec::{self, ContainerKind, RestartPolicy};
 use crate::pod::status::{Failure, Waiting};
-use crate::pod::sync::{reset, sandbox, start, stop};
+use crate::pod::sync::{image, reset, sandbox, start, stop};
 use crate::sinks::EventKind;
 
 /// How long a failed pull shows as such, before it shows as back-off.
@@ -63,7 +64,7 @@ impl Worker {
         self.take_decision();
         if let Some(deadline) = self.deadline() {
             match deadline <= now {
-                true => self.facts.failure = Some(deadline_exceeded()),
+                true => self.exceed_deadline(),
                 false => self.wake_at(deadline),
             }
         }
@@ -277,7 +278,7 @@ impl Worker {
                 format!("Container {name} failed {kind} probe{then}")
             }
             StopReason::Resize => {
-                format!("Container {name} resize requires restart, will be restarted")
+                format!("Container {name} resize requires restart")
             }
             StopReason::Unknown | StopReason::OldSandbox => format!("Stopping container {name}"),
         };
@@ -302,6 +303,18 @@ impl Worker {
             .spawn(key, async { Outcome::Stop(stop::stop(job).await) });
     }
 
+    /// Ends the pod, which ran too long.
+    fn exceed_deadline(&mut self) {
+        let failure = Failure {
+            reason: "DeadlineExceeded".to_owned(),
+            message: "Pod was active on the node longer than the specified deadline".to_owned(),
+        };
+        let (kind, reason) = (EventKind::Normal, failure.reason.as_str());
+        self.deps
+            .pod_event(&self.pod, kind, reason, &failure.message);
+        self.facts.failure = Some(failure);
+    }
+
     /// Whether the policy does not start the container again, its rules aside.
     fn is_for_good(&self, name: &str) -> bool {
         spec::find_container(&self.pod, name).is_some_and(|(kind, container)| {
@@ -319,8 +332,7 @@ impl Worker {
         let Some((kind, container)) = spec::find_container(&self.pod, &plan.name) else {
             return;
         };
-        let image = container.image.clone().unwrap_or_default();
-        if self.is_pull_backed_off(&plan.name, &image) || !self.is_due(&key) {
+        if self.is_pull_backed_off(&container) || !self.is_due(&key) {
             return;
         }
         let target = spec::ephemeral_target(&self.pod, &plan.name)
@@ -343,10 +355,19 @@ impl Worker {
             .spawn(key, async { Outcome::Start(start::start(job).await) });
     }
 
-    /// Whether the image's last pull failed too recently; shows it as back-off after a moment.
-    fn is_pull_backed_off(&mut self, name: &str, image: &str) -> bool {
+    /// Whether the last pull of an image that the container needs failed too recently; shows it as back-off after a
+    /// moment.
+    fn is_pull_backed_off(&mut self, container: &Container) -> bool {
+        let name = container.name.as_str();
         let now = self.deps.clock.now();
-        let Some(failed) = self.pulls.in_back_off(image, now).cloned() else {
+        let volumes = image::of_volumes(&self.pod, container);
+        let volumes = volumes.map(|(_, source)| (source.reference.as_ref(), false));
+        let images = volumes.chain([(container.image.as_ref(), true)]);
+        let failed = images.into_iter().find_map(|(image, own)| {
+            let failed = self.pulls.in_back_off(image?, now)?;
+            Some((failed.clone(), image?.clone(), own))
+        });
+        let Some((failed, image, own)) = failed else {
             return false;
         };
         self.wake_at(failed.until());
@@ -363,18 +384,11 @@ impl Worker {
         let before = self.facts.waiting.insert(name.to_owned(), waiting.clone());
         if before != Some(waiting) {
             let (events, pod) = (&self.deps.events, &self.pod);
-            events.pod_event(pod, Some(name), EventKind::Normal, "BackOff", &message);
+            let of = own.then_some(name);
+            events.pod_event(pod, of, EventKind::Normal, "BackOff", &message);
             let message = "Error: ImagePullBackOff";
             events.pod_event(pod, Some(name), EventKind::Warning, "Failed", message);
         }
         true
-    }
-}
-
-/// The failure of a pod that ran too long.
-fn deadline_exceeded() -> Failure {
-    Failure {
-        reason: "DeadlineExceeded".to_owned(),
-        message: "Pod was active on the node longer than the specified deadline".to_owned(),
     }
 }

@@ -178,7 +178,7 @@ impl Workers {
             return;
         }
         let cause = Some(pending.message.as_str());
-        let message = resize::message(pending.reason, pod, generation, cause);
+        let message = resize::message(&pending.event, pod, generation, cause);
         let reason = format!("Resize{}", pending.reason);
         self.deps
             .pod_event(pod, EventKind::Warning, &reason, &message);

@@ -127,7 +127,7 @@ async fn what_is_not_there_is_named_in_the_error() {
     assert_eq!(
         error,
         format!(
-            "failed to pull and unpack image \"{name}\": failed to resolve reference \"{name}\": {name}: not found"
+            "failed to pull and unpack image \"{name}\": failed to resolve image: {name}: not found"
         )
     );
     let gone = "127.0.0.1:1/app:1";

@@ -86,7 +86,7 @@ async fn what_cannot_be_asked_is_unknown_and_what_does_not_answer_has_failed() {
         one(json!({"tcpSocket": {"port": port}}), None).await,
         Answer::Failed(refused)
     );
-    let unnamed = "strconv.Atoi: parsing \"no\": invalid syntax";
+    let unnamed = "port \"no\" not found";
     for kind in ["tcpSocket", "httpGet"] {
         let probe = json!({kind: {"port": "no"}});
         assert_eq!(one(probe, None).await, Answer::Unknown(unnamed.into()));

@@ -161,7 +161,7 @@ async fn what_cannot_be_asked_changes_nothing_and_says_so() {
     let state = node.fake.state();
     assert_eq!(calls(&state, &["start"]).len(), 1);
     let errored = "Unhealthy Liveness probe errored and resulted in unknown state: \
-                   strconv.Atoi: parsing \"no\": invalid syntax";
+                   port \"no\" not found";
     assert!(
         state.events.iter().any(|event| event == errored),
         "{:?}",

@@ -131,7 +131,7 @@ async fn a_container_that_wants_to_begin_anew_is_restarted_with_what_it_gets() {
         calls(&state, &["stop", "start b"]),
         ["start b.0", "stop a 30s"]
     );
-    let killing = "Killing Container a resize requires restart, will be restarted";
+    let killing = "Killing Container a resize requires restart";
     assert!(
         state.events.iter().any(|event| event == killing),
         "{:?}",
