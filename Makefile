@@ -11,7 +11,7 @@ CONTROL_PLANE := etcd kube-apiserver kube-controller-manager kube-scheduler kube
 SUITE := e2e.test ginkgo nonewprivs
 PEER_NODE := kubelet containerd containerd-shim-runc-v2 ctr
 
-.PHONY: build demo test lint unit stories test-v2 conformance oci-conformance bench-runtime cluster-up cluster-down cluster-status cluster-programs bench
+.PHONY: build demo test lint unit stories test-v2 conformance oci-conformance bench-runtime golden cluster-up cluster-down cluster-status cluster-programs bench
 
 # The release build of hanok, with the static hanok-shim and hanok-pause beside it, in target/release.
 build:
@@ -46,6 +46,17 @@ conformance: build cluster-programs
 	e2e/install.sh conformance $(if $(filter kubelet,$(PEER)),peer)
 	e2e/controlplane/build.sh target/bin $(SUITE) $(if $(filter kubelet,$(PEER)),$(PEER_NODE))
 	$(LAB) conformance --focus '$(FOCUS)' --skip '$(SKIP)' --procs $(PROCS) $(if $(filter kubelet,$(PEER)),--peer)
+
+# What a hanok node says of many pods (phases, reasons, messages, events) against what a kubelet says of them,
+# e2e/golden/kubelet.txt; PEER=kubelet writes that anew first. CASES="probe image" takes those whose names hold one of these.
+golden: build cluster-programs
+ifeq ($(PEER),kubelet)
+	e2e/install.sh peer
+	e2e/controlplane/build.sh target/bin $(PEER_NODE)
+	$(LAB) golden --peer $(CASES)
+else
+	$(LAB) golden $(CASES)
+endif
 
 # The root tests and the stories again, in machines with nothing but cgroup v2 (QEMU). TESTS and STORIES choose by words.
 # WHAT=telling leaves out what has little to do with cgroups, and is what `make test` runs.

@@ -83,6 +83,11 @@ impl Cluster {
         self.lab.as_ref().context("this story needs a lab")
     }
 
+    /// The registry with the images, as references name it.
+    pub fn registry(&self) -> &str {
+        &self.registry
+    }
+
     /// The client, for what kubectl does not tell.
     pub fn client(&self) -> &Client {
         &self.client

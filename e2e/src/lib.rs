@@ -10,6 +10,7 @@
 pub mod bench;
 pub mod cluster;
 pub mod conformance;
+pub mod golden;
 pub mod image;
 pub mod kubeconfig;
 pub mod lab;

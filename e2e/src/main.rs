@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use hanok_e2e::lab::{Lab, NODES};
-use hanok_e2e::{bench, conformance, image, oci_conformance};
+use hanok_e2e::{bench, conformance, golden, image, oci_conformance};
 
 /// A control plane, a registry and nodes in network namespaces of this machine.
 #[derive(Debug, Parser)]
@@ -57,6 +57,8 @@ enum Command {
         /// What to do.
         task: std::path::PathBuf,
     },
+    /// Checks what a hanok node says of many pods against what a kubelet says of them, e2e/golden/kubelet.txt.
+    Golden(golden::Options),
     /// Starts, stops or kills the agent of a node.
     Node {
         /// n1, n2, or peer for the kubelet node.
@@ -78,7 +80,9 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<()> {
     let lab = match (cli.lab, &cli.command) {
-        (None, Command::Bench(_) | Command::Conformance(_)) => Lab::from_env(1)?,
+        (None, Command::Bench(_) | Command::Conformance(_) | Command::Golden(_)) => {
+            Lab::from_env(1)?
+        }
         (number, _) => Lab::new(number.unwrap_or(0)),
     };
     match cli.command {
@@ -100,6 +104,7 @@ fn run(cli: Cli) -> Result<()> {
             }
         }
         Command::OciConformanceWorker { task } => oci_conformance::inside::work(&task),
+        Command::Golden(options) => golden::run(&lab, &options),
         Command::Node { name, action } if name == "peer" => match action.as_str() {
             "start" => lab.peer().start(),
             "stop" => lab.peer().stop(),

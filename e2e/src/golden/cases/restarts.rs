@@ -1,0 +1,132 @@
+//! What is started again, and init containers.
+
+use serde_json::{Value, json};
+
+use super::super::case::{Case, case};
+use super::{once, sleeper};
+use crate::manifest::{Container, pod, shell};
+
+const BACK_OFF: &[&str] = &[
+    "container c waiting CrashLoopBackOff",
+    "event Warning BackOff",
+];
+
+fn sidecar(name: &str, line: &str) -> Container {
+    shell(name, line).set("restartPolicy", "Always")
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = policies();
+    cases.extend(inits());
+    cases
+}
+
+/// A container's own policy.
+fn ruled(line: &str, policy: &str, codes: Value) -> Container {
+    let rule = json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": codes}}]);
+    shell("c", line)
+        .set("restartPolicy", policy)
+        .set("restartPolicyRules", rule)
+}
+
+fn policies() -> Vec<Case> {
+    vec![
+        case(&pod("crashes").with(shell("c", "exit 1")), BACK_OFF),
+        case(
+            &pod("crashes-on-failure")
+                .restart("OnFailure")
+                .with(shell("c", "exit 1")),
+            BACK_OFF,
+        ),
+        case(&pod("ends-again").with(shell("c", "exit 0")), BACK_OFF),
+        case(
+            &pod("crashes-beside-another")
+                .with(shell("c", "exit 1"))
+                .with(sleeper("d")),
+            BACK_OFF,
+        ),
+        case(
+            &once("crashes-by-its-rule").with(ruled("exit 42", "Never", json!([42]))),
+            BACK_OFF,
+        ),
+        case(
+            &once("fails-by-its-rule").with(ruled("exit 41", "Never", json!([42]))),
+            &["phase Failed"],
+        ),
+        case(
+            &pod("waits-for-a-gate")
+                .set(
+                    "readinessGates",
+                    json!([{"conditionType": "example.com/open"}]),
+                )
+                .with(sleeper("c")),
+            &["phase Running"],
+        ),
+        case(&pod("runs").with(sleeper("c")), &["phase Running"]),
+        case(
+            &pod("runs-with-limits").with(sleeper("c").limits("32Mi", "10m")),
+            &["phase Running"],
+        ),
+        case(
+            &pod("runs-in-the-hosts-network")
+                .set("hostNetwork", true)
+                .with(sleeper("c")),
+            &["phase Running"],
+        ),
+    ]
+}
+
+fn inits() -> Vec<Case> {
+    let both = &["init s running", "container c running", "phase Running"];
+    vec![
+        case(
+            &once("init-fails").init(shell("i", "exit 2")).with(sleeper("c")),
+            &["phase Failed"],
+        ),
+        case(
+            &pod("init-crashes")
+                .init(shell("i", "exit 2"))
+                .init(shell("j", "exit 0"))
+                .with(sleeper("c")),
+            &["init i waiting CrashLoopBackOff", "event Warning BackOff"],
+        ),
+        case(
+            &pod("init-runs").init(sleeper("i")).with(sleeper("c")),
+            &["init i running", "container c waiting"],
+        ),
+        case(
+            &pod("init-succeeds")
+                .init(shell("i", "exit 0"))
+                .init(shell("j", "exit 0"))
+                .with(sleeper("c")),
+            &["phase Running"],
+        ),
+        case(
+            &pod("sidecar-runs")
+                .init(sidecar("s", "sleep 600"))
+                .with(sleeper("c")),
+            both,
+        ),
+        case(
+            &once("sidecar-ends-last")
+                .init(sidecar("s", "sleep 600"))
+                .with(shell("c", "exit 0")),
+            &["phase Succeeded"],
+        ),
+        case(
+            &pod("sidecar-crashes")
+                .init(sidecar("s", "exit 1"))
+                .with(sleeper("c")),
+            &["init s waiting CrashLoopBackOff", "event Warning BackOff", "container c running"],
+        ),
+        case(
+            &pod("sidecar-does-not-start")
+                .init(sidecar("s", "sleep 600").set(
+                    "startupProbe",
+                    json!({"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 60}),
+                ))
+                .with(sleeper("c")),
+            &["init s running", "event Warning Unhealthy"],
+        ),
+    ]
+}
