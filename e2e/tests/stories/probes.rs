@@ -92,7 +92,7 @@ fn probes_that_fail_say_so_in_the_known_words(space: &Space<'_>) -> Result<()> {
             "none",
             json!({"httpGet": {"port": "nowhere"}}),
             "Readiness probe errored and resulted in unknown state: ",
-            "strconv.Atoi: parsing \"nowhere\": invalid syntax",
+            "port \"nowhere\" not found",
         ),
         (
             "deaf",
