@@ -52,6 +52,7 @@ const FOUND: &[(&str, u64)] = &[
     ("a run whose end nobody saw backs off", 10),
     ("volumes are not set up again beneath the clean-up", 2),
     ("starts in an old sandbox are no progress in a new one", 14),
+    ("a failed look lets no pod live on that nobody wants", 118),
 ];
 
 /// An episode.

@@ -29,6 +29,8 @@ use resize::{Promised, Promises};
 
 /// Time between rounds of housekeeping.
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
+/// Time until a round that could not see what there is comes again: nobody else ends what no pod is wanted for.
+const HOUSEKEEPING_AGAIN: Duration = Duration::from_secs(2);
 
 /// Starts the pod core. It ends when `updates` is closed; the pods then go on without it.
 pub fn start(deps: Deps, updates: mpsc::Receiver<PodUpdate>) -> (Pods, JoinHandle<()>) {
@@ -48,6 +50,7 @@ pub fn start(deps: Deps, updates: mpsc::Receiver<PodUpdate>) -> (Pods, JoinHandl
         need_room: Vec::new(),
         found: Found::Unknown,
         synced: false,
+        house_due: Instant::now() + HOUSEKEEPING,
     };
     (pods, tokio::spawn(workers.run(updates)))
 }
@@ -74,6 +77,8 @@ struct Workers {
     found: Found,
     promises: Promises,
     synced: bool,
+    /// When the next round of housekeeping is.
+    house_due: Instant,
 }
 
 impl Workers {
@@ -81,7 +86,6 @@ impl Workers {
         let mut doorbell = self.deps.runtime.doorbell();
         self.find_running().await;
         self.make_cgroups().await;
-        let mut next = Instant::now() + HOUSEKEEPING;
         loop {
             // In this order, so that the same world always takes the same course.
             tokio::select! {
@@ -96,8 +100,8 @@ impl Workers {
                     self.try_waiting();
                     self.try_wishes();
                 }
-                () = sleep_until(next) => {
-                    next = Instant::now() + HOUSEKEEPING;
+                () = sleep_until(self.house_due) => {
+                    self.house_due = Instant::now() + HOUSEKEEPING;
                     self.make_cgroups().await;
                     if self.synced {
                         self.keep_house().await;

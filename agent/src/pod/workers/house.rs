@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 use hanok_runtime::api::{PodSandbox, PodUid, Resources};
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::Workers;
+use super::{HOUSEKEEPING_AGAIN, Workers};
 use crate::chain::chain;
 use crate::pod::resources::{self, QosClass, ROOT_CGROUP};
 use crate::pod::worker::Desired;
@@ -48,6 +49,7 @@ impl Workers {
             Ok(sandboxes) => sandboxes,
             Err(error) => {
                 warn!(error = chain(&error), "cannot list sandboxes");
+                self.house_due = Instant::now() + HOUSEKEEPING_AGAIN;
                 return;
             }
         };
