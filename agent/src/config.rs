@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use hanok_runtime::cgroup::DriverKind;
 use ipnet::IpNet;
 
 use crate::flags::Flags;
@@ -79,6 +80,8 @@ pub struct Settings {
     pub bootstrap_kubeconfig: Option<PathBuf>,
     /// Directories.
     pub paths: Paths,
+    /// Who makes cgroups.
+    pub cgroup_driver: DriverKind,
     /// Bridge of the built-in pod network.
     pub bridge_name: String,
     /// Pod addresses by order of the operator; empty to take the Node's.

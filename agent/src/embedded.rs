@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use hanok_cni::Options as NetworkOptions;
+use hanok_runtime::cgroup::DriverKind;
 use hanok_runtime::image::{Images, ImagesConfig};
 use hanok_runtime::registry::RegistryConfig;
 use hanok_runtime::sandbox::network::CniNetwork;
@@ -24,7 +25,9 @@ pub struct Places {
     pub run_dir: PathBuf,
     /// Pinned network namespaces.
     pub netns_dir: PathBuf,
-    /// Root of the cgroups; see [`hanok_runtime::cgroup::Cgroups::detect`].
+    /// Who makes cgroups.
+    pub cgroup_driver: DriverKind,
+    /// Root of the cgroups; see [`hanok_runtime::cgroup::Cgroups::open`].
     pub cgroup_root: String,
     /// Localhost seccomp profiles.
     pub seccomp_dir: PathBuf,
@@ -63,6 +66,7 @@ pub async fn open(
             );
         }
     }
+    driver_is_here(places.cgroup_driver)?;
     let locks = [lock(&places.run_dir)?, lock(&places.state_dir)?];
     let images = ImagesConfig {
         registries,
@@ -79,6 +83,7 @@ pub async fn open(
         root: places.state_dir,
         shim: places.shim,
         pause: places.pause,
+        cgroup_driver: places.cgroup_driver,
         cgroup_root: places.cgroup_root,
         seccomp_root: places.seccomp_dir,
         handlers: Default::default(),
@@ -91,6 +96,17 @@ pub async fn open(
         runtime,
         _locks: locks,
     })
+}
+
+/// Whether cgroups can be made in this way here. systemd makes that directory when it is the machine's init, see
+/// sd_booted(3).
+pub fn driver_is_here(driver: DriverKind) -> anyhow::Result<()> {
+    if driver == DriverKind::Systemd && !Path::new("/run/systemd/system").is_dir() {
+        bail!(
+            "field cgroupDriver (--cgroup-driver): systemd, which does not run on this machine: boot with it, or set cgroupfs"
+        );
+    }
+    Ok(())
 }
 
 /// Removes the lock file of a directory that is not used any more.

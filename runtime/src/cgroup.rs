@@ -3,7 +3,11 @@
 //! A [`Cgroups`] is the tree below one root. Paths in it are relative (`kubepods/burstable/podUID/ID`) and
 //! exist in every hierarchy that we use. It makes directories, writes limits and removes; it moves no
 //! process into them, except that on v2 the agent may have to leave its own cgroup once. Everything here is
-//! a few writes to kernel files, short enough for an async thread; only removal waits, and does so async.
+//! a few writes to kernel files, short enough for an async thread; only removal waits, and does so async, and so does
+//! whatever is asked of systemd.
+//!
+//! Who makes the directories, and what they are called, is the [`driver`]'s: we ourselves (cgroupfs), or systemd. The
+//! kernel's files are read and written by us in both.
 //!
 //! Which v1 hierarchies: those that limit (cpu, memory, pids, cpuset, devices, hugetlb) or count (cpuacct).
 //! freezer and blkio are left out, since joining a hierarchy costs at every container start; pods have blkio too, for
@@ -12,9 +16,12 @@
 mod apply;
 mod detect;
 mod devices;
+pub mod driver;
+mod life;
 mod places;
 mod remove;
 pub(crate) mod stats;
+pub(crate) mod systemd;
 mod values;
 mod warm;
 
@@ -28,9 +35,15 @@ use crate::api::Resources;
 pub use apply::Undo;
 pub(crate) use devices::restrict_v2 as restrict_devices_v2;
 pub use devices::{DeviceAccess, DeviceRule};
+use driver::Driver;
+pub use driver::DriverKind;
+pub use life::Prepared;
 pub(crate) use places::freezer_of;
 pub use places::{Place, remove_directory};
+pub(crate) use places::{empty_directory, tracking};
 pub use stats::pressure;
+use systemd::Setting;
+pub use systemd::SystemdError;
 pub(crate) use values::weight;
 pub(crate) use warm::Warmth;
 
@@ -38,6 +51,9 @@ pub(crate) use warm::Warmth;
 const V1_CONTROLLERS: [&str; 7] = [
     "cpu", "cpuacct", "memory", "pids", "cpuset", "devices", "hugetlb",
 ];
+
+/// v1 controllers that pods have besides, for their statistics.
+const COUNTED: [&str; 1] = ["blkio"];
 
 /// v2 controllers that are enabled for children.
 const V2_CONTROLLERS: [&str; 6] = ["cpu", "memory", "pids", "cpuset", "hugetlb", "io"];
@@ -94,6 +110,9 @@ pub enum CgroupError {
         /// The limit that was asked for, bytes.
         limit: u64,
     },
+    /// systemd did not do its part.
+    #[error(transparent)]
+    Systemd(#[from] SystemdError),
     /// Processes outlive SIGKILL.
     #[error("cgroup {path} still has processes {pids:?} after they were killed")]
     Busy {
@@ -127,6 +146,7 @@ impl Hierarchy {
 #[derive(Debug)]
 pub struct Cgroups {
     hierarchies: Vec<Hierarchy>,
+    driver: Driver,
 }
 
 impl Cgroups {
@@ -138,24 +158,33 @@ impl Cgroups {
 
     /// As [`Cgroups::detect`], with v1 hierarchies of other controllers too.
     pub fn detect_with(root: &str, others: &[&str]) -> Result<Self, CgroupError> {
-        let read = |path: &str| {
-            fs::read_to_string(path).map_err(|source| CgroupError::Io {
-                verb: "read",
-                path: path.into(),
-                source,
-            })
-        };
         let hierarchies = detect::hierarchies(
             &read("/proc/self/mountinfo")?,
             &read("/proc/self/cgroup")?,
             root,
             &[&V1_CONTROLLERS, others].concat(),
         )?;
-        let cgroups = Cgroups { hierarchies };
+        let cgroups = Cgroups {
+            hierarchies,
+            driver: Driver::Cgroupfs,
+        };
         for hierarchy in &cgroups.hierarchies {
             cgroups.make_chain(hierarchy, Path::new(""))?;
         }
         Ok(cgroups)
+    }
+
+    /// As [`Cgroups::detect`] for the cgroupfs driver. For systemd's, `root` is the names of the slices above the
+    /// pods', from the root of each hierarchy on; `shim` is the program that holds a scope.
+    pub async fn open(kind: DriverKind, root: &str, shim: &Path) -> Result<Self, CgroupError> {
+        match kind {
+            DriverKind::Cgroupfs => Self::detect_with(root, &COUNTED),
+            DriverKind::Systemd => {
+                let mut cgroups = Self::detect_with("/", &COUNTED)?;
+                cgroups.driver = Driver::systemd(root, shim, cgroups.is_v2()).await?;
+                Ok(cgroups)
+            }
+        }
     }
 
     /// Whether the unified hierarchy carries the controllers.
@@ -165,60 +194,55 @@ impl Cgroups {
 
     /// The directories that a process of this cgroup joins: one on v2, one per hierarchy on v1.
     pub fn directories(&self, path: &str) -> Result<Vec<PathBuf>, CgroupError> {
-        let path = checked(path)?;
-        Ok(self
-            .hierarchies
-            .iter()
-            .map(|hierarchy| hierarchy.base.join(path))
-            .collect())
+        let path = self.place(path)?;
+        let ours = self.hierarchies.iter().map(|hierarchy| &hierarchy.base);
+        let all = ours.chain(self.driver.tracking());
+        Ok(all.map(|base| base.join(&path)).collect())
     }
 
-    /// Makes the cgroup (and those above it, without limits) with these limits. When it fails, what was made
-    /// is for the caller to remove.
-    pub fn update(&self, path: &str, resources: &Resources) -> Result<(), CgroupError> {
-        let path = checked(path)?;
+    /// Where a cgroup is in every hierarchy.
+    fn place(&self, path: &str) -> Result<PathBuf, CgroupError> {
+        Ok(self.driver.place(checked(path)?))
+    }
+
+    /// The limits as the kernel's files, of all hierarchies.
+    fn settings(&self, resources: &Resources) -> Vec<Setting> {
+        let writes = self
+            .hierarchies
+            .iter()
+            .flat_map(|one| values::writes(resources, one.unified, &one.controllers));
+        writes
+            .map(|write| Setting {
+                file: write.file,
+                value: write.value,
+            })
+            .collect()
+    }
+
+    /// Makes what directories are missing, and writes the limits.
+    fn set(&self, place: &Path, resources: &Resources) -> Result<(), CgroupError> {
         for hierarchy in &self.hierarchies {
-            self.make_chain(hierarchy, path)?;
+            self.make_chain(hierarchy, place)?;
             let writes = values::writes(resources, hierarchy.unified, &hierarchy.controllers);
-            apply::set(&hierarchy.base.join(path), writes)?;
+            apply::set(&hierarchy.base.join(place), writes)?;
         }
         Ok(())
     }
 
-    /// Changes the limits of a cgroup whose processes run: all of them, or none and an error. Zero and empty
-    /// values are left alone. Blocks while the kernel reclaims memory for a lower limit; not for an async
-    /// thread.
-    ///
-    /// # Errors
-    /// [`CgroupError::InUse`] when the memory in use does not fit in the new limit; nobody is killed for it.
-    pub fn change(&self, path: &str, resources: &Resources) -> Result<Undo, CgroupError> {
-        let path = checked(path)?;
-        let mut undo = Undo::default();
-        for hierarchy in &self.hierarchies {
-            let directory = hierarchy.base.join(path);
-            let writes = values::writes(resources, hierarchy.unified, &hierarchy.controllers);
-            let changed = self
-                .make_chain(hierarchy, path)
-                .and_then(|()| apply::change(&directory, writes, &mut undo));
-            if let Err(error) = changed {
-                undo.undo();
-                return Err(error);
-            }
-        }
-        Ok(undo)
-    }
-
     /// Whether the cgroup is there, in every hierarchy.
     pub fn exists(&self, path: &str) -> bool {
-        self.directories(path)
-            .is_ok_and(|directories| directories.iter().all(|directory| directory.is_dir()))
+        let is_there = |place: PathBuf| {
+            let mut bases = self.hierarchies.iter().map(|hierarchy| &hierarchy.base);
+            bases.all(|base| base.join(&place).is_dir())
+        };
+        self.place(path).is_ok_and(is_there)
     }
 
     /// Lets processes of the cgroup use only the devices that a rule names.
     pub fn restrict_devices(&self, path: &str, rules: &[DeviceRule]) -> Result<(), CgroupError> {
-        let path = checked(path)?;
+        let path = self.place(path)?;
         for hierarchy in &self.hierarchies {
-            let directory = hierarchy.base.join(path);
+            let directory = hierarchy.base.join(&path);
             if hierarchy.unified {
                 devices::restrict_v2(&directory, rules)?;
             } else if hierarchy.has("devices") {
@@ -236,28 +260,14 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Kills what is left in the cgroup and below it, and removes it. Absent is success.
-    pub async fn remove(&self, path: &str) -> Result<(), CgroupError> {
-        let path = checked(path)?;
-        for hierarchy in &self.hierarchies {
-            remove::remove_tree(&hierarchy.base.join(path), hierarchy.unified).await?;
-        }
-        Ok(())
-    }
-
     /// Names of the cgroups directly below `path`, in any hierarchy.
     pub fn children(&self, path: &str) -> Result<Vec<String>, CgroupError> {
-        let path = checked(path)?;
+        let path = self.place(path)?;
         let mut names = std::collections::BTreeSet::new();
         for hierarchy in &self.hierarchies {
-            let directory = hierarchy.base.join(path);
-            for child in subdirectories(&directory)? {
-                names.extend(
-                    child
-                        .file_name()
-                        .and_then(|name| name.to_str())
-                        .map(str::to_owned),
-                );
+            for child in subdirectories(&hierarchy.base.join(&path))? {
+                let name = child.file_name().and_then(|name| name.to_str());
+                names.extend(name.and_then(|name| self.driver.child(name)));
             }
         }
         Ok(names.into_iter().collect())
@@ -296,6 +306,14 @@ impl Cgroups {
         }
         Ok(())
     }
+}
+
+fn read(path: &str) -> Result<String, CgroupError> {
+    fs::read_to_string(path).map_err(|source| CgroupError::Io {
+        verb: "read",
+        path: path.into(),
+        source,
+    })
 }
 
 /// A path below the root, and nothing else.

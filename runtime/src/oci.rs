@@ -136,12 +136,25 @@ type Result<T> = std::result::Result<T, OciError>;
 pub struct Runtime {
     root: PathBuf,
     shim: PathBuf,
+    systemd: bool,
 }
 
 impl Runtime {
     /// `root` holds the records, and is made when it is missing; `shim` is the `hanok-shim` program.
     pub fn new(root: PathBuf, shim: PathBuf) -> Self {
-        Self { root, shim }
+        Self {
+            root,
+            shim,
+            systemd: false,
+        }
+    }
+
+    /// The same, with cgroups that systemd makes.
+    pub fn by_systemd(self) -> Self {
+        Self {
+            systemd: true,
+            ..self
+        }
     }
 
     /// The record of a container.

@@ -26,7 +26,7 @@ use crate::api::{
     ExecSession, OomEvent, PodSandbox, PodSandboxConfig, PodUid, PodView, Resources, Result,
     RuntimeService, SandboxId, SandboxStats, StatsDetail,
 };
-use crate::cgroup::{Cgroups, Warmth};
+use crate::cgroup::{Cgroups, DriverKind, Warmth};
 use crate::container;
 use crate::container::rootfs::RootfsSource;
 use crate::oom::OomWatcher;
@@ -55,7 +55,9 @@ pub struct RuntimeConfig {
     pub shim: PathBuf,
     /// The pause program.
     pub pause: PathBuf,
-    /// Root of our cgroups, see [`Cgroups::detect`].
+    /// Who makes our cgroups.
+    pub cgroup_driver: DriverKind,
+    /// Root of our cgroups, see [`Cgroups::open`].
     pub cgroup_root: String,
     /// Directory of Localhost seccomp profiles.
     pub seccomp_root: PathBuf,
@@ -79,7 +81,8 @@ impl Runtime {
         let internal = |what: &str, error: &(dyn std::error::Error + 'static)| {
             Error::Internal(format!("{what}: {}", chain(error)))
         };
-        let cgroups = Cgroups::detect_with(&config.cgroup_root, &["blkio"])
+        let cgroups = Cgroups::open(config.cgroup_driver, &config.cgroup_root, &config.shim)
+            .await
             .map_err(|error| internal("cannot use cgroups", &error))?;
         let layout = Layout {
             run_dir: config.run_dir,
@@ -100,7 +103,7 @@ impl Runtime {
         let core = Arc::new(Core {
             layout,
             warmth: Arc::new(Warmth::new(&cgroups)),
-            cgroups,
+            cgroups: Arc::new(cgroups),
             filters: Filters::new(config.seccomp_root),
             network,
             images,
@@ -242,7 +245,7 @@ impl RuntimeService for Runtime {
             change.await?.keep();
             return Ok(());
         }
-        let updated = self.core.cgroups.update(path, resources);
+        let updated = self.core.cgroups.update(path, resources).await;
         // A pod's cgroup is made a moment before the pod. Not earlier: the grace period holds the lock that
         // making a directory needs.
         self.core.warmth.want();

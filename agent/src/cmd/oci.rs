@@ -37,7 +37,7 @@ pub struct Options {
     /// Accepted as runc's; there is nothing more to tell.
     #[arg(long, global = true)]
     debug: bool,
-    /// Refused: cgroups are made directly, without systemd.
+    /// Let systemd make the cgroup; cgroupsPath is slice:prefix:name then.
     #[arg(long, global = true)]
     systemd_cgroup: bool,
     /// Accepted as runc's; it has no effect.
@@ -67,10 +67,10 @@ pub fn run(options: Options) -> ExitCode {
 }
 
 fn execute(options: Options, log: &Log) -> Result<u8> {
+    let mut runtime = Runtime::new(absolute(&options.root)?, shim(options.shim)?);
     if options.systemd_cgroup {
-        bail!("--systemd-cgroup is not supported: cgroups are made directly");
+        runtime = runtime.by_systemd();
     }
-    let runtime = Runtime::new(absolute(&options.root)?, shim(options.shim)?);
     let warn = |warnings: Vec<String>| warnings.iter().for_each(|warning| log.warning(warning));
     match options.command {
         Command::Create { create, id } => runtime.create(&id, &create_options(create)?)?,

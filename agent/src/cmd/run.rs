@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
 use hanok_runtime::api::PodUid;
+use hanok_runtime::cgroup::DriverKind;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -62,9 +63,12 @@ pub struct Options {
     /// Pinned network namespaces
     #[arg(long, value_name = "DIR", default_value = "/run/netns")]
     netns_dir: PathBuf,
-    /// Root of the pods' cgroups: absolute, or below this process's own
+    /// Root of the pods' cgroups: absolute, or below this process's own; with systemd, the slices above the pods'
     #[arg(long, value_name = "PATH")]
     cgroup_root: Option<String>,
+    /// Who makes the pods' cgroups: cgroupfs or systemd
+    #[arg(long, value_name = "NAME", default_value_t = DriverKind::Cgroupfs)]
+    cgroup_driver: DriverKind,
     /// Bridge of the pods' network; it is made, and removed at the end
     #[arg(long, value_name = "NAME", default_value = "hanok-run0")]
     bridge_name: String,

@@ -74,7 +74,7 @@ pub struct KubeletConfiguration {
     pub event_burst: u32,
     /// Cgroup below which pods live; empty for the root.
     pub cgroup_root: String,
-    /// `cgroupfs`, or `systemd`, which is accepted and named so in cgroup paths only where systemd runs.
+    /// `cgroupfs`, or `systemd`, which makes slices and scopes where systemd runs and is refused elsewhere.
     pub cgroup_driver: String,
     /// Most pods on the node.
     #[serde(deserialize_with = "max_pods")]

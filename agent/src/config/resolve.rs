@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use hanok_runtime::cgroup::DriverKind;
 use ipnet::IpNet;
 
 use super::decode::Decoded;
@@ -37,6 +38,7 @@ pub fn resolve(
         kubeconfig: kubeconfig(flags)?,
         bootstrap_kubeconfig: flags.bootstrap_kubeconfig.clone(),
         paths: paths(flags, &kubelet, machine),
+        cgroup_driver: cgroup_driver(&kubelet)?,
         bridge_name: bridge_name(flags)?,
         pod_cidrs: cidrs("--pod-cidr (podCIDR)", &kubelet.pod_cidr)?,
         non_masquerade_cidrs: cidrs(
@@ -269,14 +271,6 @@ fn check_texts(config: &KubeletConfiguration) -> Result<(), ConfigError> {
             "write Webhook or AlwaysAllow",
         );
     }
-    let driver = &config.cgroup_driver;
-    if !matches!(driver.as_str(), "cgroupfs" | "systemd") {
-        return refuse(
-            "--cgroup-driver (cgroupDriver)",
-            driver,
-            "write cgroupfs or systemd",
-        );
-    }
     check_back_off(config)?;
     managers::check(config)?;
     check_swap(config)?;
@@ -415,6 +409,17 @@ fn paths(flags: &Flags, config: &KubeletConfiguration, machine: &Machine) -> Pat
 }
 
 /// Linux gives an interface's name 15 bytes.
+fn cgroup_driver(config: &KubeletConfiguration) -> Result<DriverKind, ConfigError> {
+    let driver = &config.cgroup_driver;
+    driver.parse().or_else(|_| {
+        refuse(
+            "--cgroup-driver (cgroupDriver)",
+            driver,
+            "write cgroupfs or systemd",
+        )
+    })
+}
+
 fn bridge_name(flags: &Flags) -> Result<String, ConfigError> {
     let name = flags.pods.bridge_name.as_deref().unwrap_or("hanok0");
     let fits = |b: u8| b.is_ascii_graphic() && b != b'/' && b != b':';

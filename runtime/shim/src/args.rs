@@ -1,5 +1,5 @@
 //! The command line: `hanok-shim [serve] --state-dir DIR --socket PATH`, `hanok-shim check-user-namespaces
-//! --state-dir DIR`, or `hanok-shim oci FD`.
+//! --state-dir DIR`, `hanok-shim oci FD`, or `hanok-shim hold`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -19,6 +19,8 @@ pub(crate) enum Verb {
     CheckUserNamespaces,
     /// Serve the order of `hanok oci` that comes by this descriptor, and end.
     Oci(i32),
+    /// Be in a cgroup until the standard input ends.
+    Hold,
 }
 
 /// What was asked.
@@ -39,6 +41,9 @@ impl Args {
         let mut words = words.into_iter().peekable();
         if words.next_if(|word| word == "oci").is_some() {
             return oci(words);
+        }
+        if words.next_if(|word| word == "hold").is_some() {
+            return without_paths(Verb::Hold, words);
         }
         while let Some(word) = words.next() {
             let target = match word.to_str() {
@@ -62,7 +67,9 @@ impl Args {
         let state_dir = state_dir.ok_or("--state-dir is missing")?;
         let socket = match verb {
             Verb::CheckUserNamespaces => PathBuf::new(),
-            Verb::Launch | Verb::Serve | Verb::Oci(_) => socket.ok_or("--socket is missing")?,
+            Verb::Launch | Verb::Serve | Verb::Oci(_) | Verb::Hold => {
+                socket.ok_or("--socket is missing")?
+            }
         };
         if !state_dir.is_absolute() {
             return Err(format!("--state-dir {state_dir:?} is not absolute"));
@@ -79,10 +86,14 @@ fn oci(mut words: impl Iterator<Item = OsString>) -> Result<Args, String> {
     let fd = words.next().unwrap_or_default();
     let fd = fd.to_str().and_then(|fd| fd.parse::<u16>().ok());
     let fd = fd.filter(|fd| *fd > 2).ok_or("oci needs a descriptor")?;
+    without_paths(Verb::Oci(i32::from(fd)), words)
+}
+
+fn without_paths(verb: Verb, mut words: impl Iterator<Item = OsString>) -> Result<Args, String> {
     match words.next() {
         Some(word) => Err(format!("unknown argument {word:?}")),
         None => Ok(Args {
-            verb: Verb::Oci(i32::from(fd)),
+            verb,
             state_dir: PathBuf::new(),
             socket: PathBuf::new(),
         }),
@@ -107,8 +118,10 @@ mod tests {
         };
         assert_eq!(args, want);
         assert_eq!(parse(&["oci", "7"]).unwrap().verb, Verb::Oci(7));
+        assert_eq!(parse(&["hold"]).unwrap().verb, Verb::Hold);
         for bad in [
             &[][..],
+            &["hold", "x"],
             &["--state-dir", "/d"],
             &["--state-dir"],
             &["--state-dir", "d", "--socket", "s"],

@@ -119,17 +119,42 @@ impl Cgroups {
         }
     }
 
-    /// How often the OOM killer has struck in this cgroup.
-    pub(crate) fn oom_kills(&self) -> u64 {
+    /// How often the OOM killer has struck so far.
+    pub(crate) fn oom_kills(&self) -> OomKills {
         let files = self.dirs.iter().flat_map(|d| {
             ["memory.events", "memory.oom_control"]
                 .into_iter()
                 .map(|name| d.join(name))
         });
-        files
-            .filter_map(|file| fs::read_to_string(file).ok())
-            .map(|text| oom_kills(&text))
-            .sum()
+        let around = self.dirs.iter().filter_map(|dir| dir.parent());
+        let around = around.filter_map(|dir| fs::read_to_string(dir.join("memory.events")).ok());
+        OomKills {
+            own: files
+                .filter_map(|file| fs::read_to_string(file).ok())
+                .map(|text| oom_kills(&text))
+                .reduce(|all, one| all + one),
+            around: around.map(|text| oom_kills(&text)).sum(),
+        }
+    }
+}
+
+/// How often the OOM killer has struck.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OomKills {
+    /// In the container's cgroup; none when that is gone.
+    own: Option<u64>,
+    /// In the cgroup around it, with all below; 0 on v1, where a cgroup counts only for itself.
+    pub(crate) around: u64,
+}
+
+impl OomKills {
+    /// Whether it has since then, in a container that was `killed`. systemd removes a cgroup once it is empty, so it
+    /// may be gone when we hear of the end; then the pod's tells, where what other containers lost is known.
+    pub(crate) fn since(self, before: Self, killed: bool) -> bool {
+        match self.own {
+            Some(own) => own > before.own.unwrap_or(0),
+            None => killed && self.around > before.around,
+        }
     }
 }
 
@@ -186,6 +211,32 @@ fn is_alive(pid: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cgroup_that_is_gone_leaves_the_answer_to_the_one_around_it() {
+        let pod = tempfile::tempdir().unwrap();
+        let dir = pod.path().join("container");
+        fs::create_dir(&dir).unwrap();
+        let set = |dir: &Path, kills: u64| {
+            fs::write(dir.join("memory.events"), format!("oom_kill {kills}\n")).unwrap();
+        };
+        set(&dir, 0);
+        set(pod.path(), 2);
+        let cgroups = Cgroups::new(&[dir.to_string_lossy().into_owned()]);
+        let before = cgroups.oom_kills();
+        set(pod.path(), 3);
+        assert!(!cgroups.oom_kills().since(before, true), "another's");
+        set(&dir, 1);
+        assert!(cgroups.oom_kills().since(before, true));
+        fs::remove_dir_all(&dir).unwrap();
+        assert!(cgroups.oom_kills().since(before, true));
+        assert!(!cgroups.oom_kills().since(before, false));
+        let later = OomKills {
+            around: 3,
+            ..before
+        };
+        assert!(!cgroups.oom_kills().since(later, true));
+    }
 
     #[test]
     fn oom_kills_are_read_in_both_layouts() {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use hanok_shim::protocol::{ContainerState, Exit, Process};
 
-use crate::cgroup::{Cgroups, Entry};
+use crate::cgroup::{Cgroups, Entry, OomKills};
 use crate::channel::{Line, ResolvedUser};
 use crate::failure::Failure;
 use crate::log::LogFile;
@@ -47,7 +47,7 @@ pub(crate) struct Container {
     /// Whether its init is the first process of a PID namespace: then nothing outlives it.
     pub(crate) owns_pids: bool,
     /// OOM kills in the cgroup before the start.
-    pub(crate) oom_kills_before: u64,
+    pub(crate) oom_kills_before: OomKills,
     /// What was asked to run; exec inherits from it.
     pub(crate) process: Process,
     /// Whom it runs as, once known.

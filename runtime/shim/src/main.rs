@@ -54,6 +54,11 @@ fn main() -> ExitCode {
         Verb::Serve => daemon::serve(&args),
         Verb::CheckUserNamespaces => check_users::check(&args.state_dir),
         Verb::Oci(fd) => oci::run(fd),
+        Verb::Hold => {
+            // It does not end before whoever holds the other end lets go, or dies.
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            Ok(())
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

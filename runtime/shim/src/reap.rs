@@ -112,11 +112,12 @@ impl Shim {
         let Some(container) = self.containers.get_mut(&key) else {
             return;
         };
+        let kills = container.cgroups.oom_kills();
         let exit = Exit {
             container: container.id.clone(),
             code: ending.code,
             signal: ending.signal,
-            oom_killed: container.cgroups.oom_kills() > container.oom_kills_before,
+            oom_killed: kills.since(container.oom_kills_before, ending.signal == libc::SIGKILL),
             finished_at_ns,
         };
         // Without a record the event and the state still tell.
@@ -130,6 +131,10 @@ impl Shim {
         // Nothing execs in it any more; its environment and filter need not wait for Delete.
         container.process.env = Vec::new();
         container.process.seccomp = Vec::new();
+        for other in self.containers.values_mut() {
+            // None of these was theirs.
+            other.oom_kills_before.around = kills.around;
+        }
         self.detach_all(key);
         self.drop_stdin_relays(key);
         self.publish(&Event::ContainerExited { exit });

@@ -29,6 +29,11 @@ impl Undo {
         }
     }
 
+    /// Whether nothing was different.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Keeps the change.
     pub fn keep(self) {}
 }

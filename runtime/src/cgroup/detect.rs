@@ -65,6 +65,23 @@ pub(super) fn hierarchies(
     }
 }
 
+/// Where systemd itself keeps account on a machine with v1 controllers: a hierarchy without any, of v1, of v2, or both.
+/// None on v2, whose only hierarchy serves for all.
+pub(super) fn tracking(mountinfo: &str) -> Vec<PathBuf> {
+    let mounts = mountinfo.lines().filter_map(mount);
+    let named = |mount: &Mount| mount.options.iter().any(|option| option == "name=systemd");
+    let (named, others): (Vec<Mount>, Vec<Mount>) = mounts.partition(named);
+    if !others.iter().any(|mount| !mount.unified) {
+        return Vec::new();
+    }
+    let unified = others.into_iter().filter(|mount| mount.unified);
+    named
+        .into_iter()
+        .chain(unified)
+        .map(|mount| mount.point)
+        .collect()
+}
+
 /// `/proc/self/cgroup` as (controllers, path); the controllers are empty for v2.
 pub(super) fn own_paths(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.lines().filter_map(|line| {
@@ -186,6 +203,17 @@ mod tests {
             bases(mountinfo, "0::/docker/abc/inner\n", "x"),
             ["/sys/fs/cgroup/inner/x"]
         );
+    }
+
+    #[test]
+    fn systemd_keeps_account_where_no_controller_is() {
+        let named = "42 31 0:39 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd";
+        assert_eq!(
+            tracking(&format!("{HYBRID}\n{named}")),
+            ["/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified"].map(PathBuf::from)
+        );
+        let only = "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate";
+        assert!(tracking(only).is_empty());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::apply::{self, Undo};
 use super::values::Write;
-use super::{CgroupError, Cgroups, Hierarchy, checked, detect, remove, write_file};
+use super::{CgroupError, Cgroups, Hierarchy, detect, read, remove, write_file};
 use crate::api::Resources;
 
 /// A cgroup's directory in one hierarchy.
@@ -88,12 +88,16 @@ impl Place {
 }
 
 impl Cgroups {
-    /// Makes the cgroup, without limits, and tells where it is.
-    pub fn make(&self, path: &str) -> Result<Vec<Place>, CgroupError> {
-        self.update(path, &Resources::default())?;
-        let path = checked(path)?;
+    /// Makes the cgroup, without limits.
+    pub fn make(&self, path: &str) -> Result<(), CgroupError> {
+        self.set(&self.place(path)?, &Resources::default())
+    }
+
+    /// Where a cgroup is.
+    pub fn places(&self, path: &str) -> Result<Vec<Place>, CgroupError> {
+        let path = self.place(path)?;
         let places = self.hierarchies.iter().map(|hierarchy| Place {
-            directory: hierarchy.base.join(path),
+            directory: hierarchy.base.join(&path),
             controllers: match hierarchy.unified {
                 true => Vec::new(),
                 false => hierarchy.controllers.clone(),
@@ -106,18 +110,22 @@ impl Cgroups {
 
 /// The cgroup of a process in v1's freezer; none where that is not mounted.
 pub(crate) fn freezer_of(pid: i32) -> Result<Option<PathBuf>, CgroupError> {
-    let read = |path: String| {
-        fs::read_to_string(&path).map_err(|source| CgroupError::Io {
-            verb: "read",
-            path: path.into(),
-            source,
-        })
-    };
-    let mounts = read("/proc/self/mountinfo".into())?;
-    let own = read(format!("/proc/{pid}/cgroup"))?;
+    let mounts = read("/proc/self/mountinfo")?;
+    let own = read(&format!("/proc/{pid}/cgroup"))?;
     let found = detect::hierarchies(&mounts, &own, "", &["memory", "freezer"])?;
     let freezer = |hierarchy: &Hierarchy| hierarchy.has("freezer");
     Ok(found.into_iter().find(freezer).map(|found| found.own))
+}
+
+/// Mount points of the hierarchies by which systemd knows whether a unit lives, beside those with controllers.
+pub(crate) fn tracking() -> Result<Vec<PathBuf>, CgroupError> {
+    Ok(detect::tracking(&read("/proc/self/mountinfo")?))
+}
+
+/// Kills what is left in a cgroup's directory and below it. Absent is success.
+pub(crate) async fn empty_directory(directory: &Path) -> Result<(), CgroupError> {
+    let unified = directory.join("cgroup.kill").exists();
+    remove::empty_tree(directory, unified).await
 }
 
 /// Kills what is left in a cgroup's directory and below it, and removes it. Absent is success.

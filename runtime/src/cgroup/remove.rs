@@ -41,6 +41,27 @@ pub(super) async fn remove_tree(directory: &Path, unified: bool) -> Result<(), C
     Ok(())
 }
 
+/// Kills what is in the cgroup and below it, and removes nothing: that is for somebody else to do.
+pub(super) async fn empty_tree(directory: &Path, unified: bool) -> Result<(), CgroupError> {
+    if unified {
+        ignore_absent(write_file(&directory.join("cgroup.kill"), "1"))?;
+    }
+    let deadline = Instant::now() + PATIENCE;
+    for directory in bottom_up(directory)? {
+        loop {
+            let pids = pids(&directory)?;
+            if pids.is_empty() {
+                break;
+            }
+            if Instant::now() >= deadline {
+                return Err(busy(&directory, &pids));
+            }
+            kill_and_wait(&pids, deadline).await;
+        }
+    }
+    Ok(())
+}
+
 /// The directory and all below it, children first.
 fn bottom_up(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     let mut order = vec![directory.to_owned()];
@@ -58,11 +79,7 @@ async fn remove_one(directory: &Path, deadline: Instant) -> Result<(), CgroupErr
     while !try_remove(directory)? {
         let pids = pids(directory)?;
         if Instant::now() >= deadline {
-            let pids = pids.iter().map(|pid| pid.as_raw_nonzero().get()).collect();
-            return Err(CgroupError::Busy {
-                path: directory.to_owned(),
-                pids,
-            });
+            return Err(busy(directory, &pids));
         }
         if pids.is_empty() {
             sleep(AFTERMATH).await;
@@ -70,6 +87,13 @@ async fn remove_one(directory: &Path, deadline: Instant) -> Result<(), CgroupErr
         kill_and_wait(&pids, deadline).await;
     }
     Ok(())
+}
+
+fn busy(directory: &Path, pids: &[Pid]) -> CgroupError {
+    CgroupError::Busy {
+        path: directory.to_owned(),
+        pids: pids.iter().map(|pid| pid.as_raw_nonzero().get()).collect(),
+    }
 }
 
 /// Whether the cgroup is gone; false when it is busy.

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{CgroupError, Cgroups, Hierarchy, Place, checked};
+use super::{CgroupError, Cgroups, Hierarchy, Place};
 use crate::api::{CgroupStats, CpuStats, IoStats, MemoryStats, Pressure, Stall};
 
 /// Above this a v1 limit is none: the kernel writes the largest multiple of a page.
@@ -16,10 +16,10 @@ const V1_NO_LIMIT: u64 = i64::MAX as u64 - 0xffff;
 impl Cgroups {
     /// What the cgroup and those below it have used.
     pub fn stats(&self, path: &str) -> Result<CgroupStats, CgroupError> {
-        let path = checked(path)?;
+        let path = self.place(path)?;
         let mut stats = CgroupStats::default();
         for hierarchy in &self.hierarchies {
-            let directory = hierarchy.base.join(path);
+            let directory = hierarchy.base.join(&path);
             if hierarchy.unified {
                 read_v2(&directory, &mut stats);
             } else {
@@ -47,7 +47,7 @@ impl Cgroups {
     pub(crate) fn memory_directory(&self, path: &str) -> Option<PathBuf> {
         let counts = |one: &&Hierarchy| one.unified || one.has("memory");
         let hierarchy = self.hierarchies.iter().find(counts)?;
-        Some(hierarchy.base.join(checked(path).ok()?))
+        Some(hierarchy.base.join(self.place(path).ok()?))
     }
 
     /// Processes of the cgroup that the OOM killer has killed so far.

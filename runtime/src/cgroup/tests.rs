@@ -49,7 +49,7 @@ async fn root_limits_are_set_changed_and_gone_with_the_cgroup() {
         ..Resources::default()
     };
     for memory in [64 << 20, 128 << 20, 32 << 20] {
-        cgroups.update("a/b", &grow(memory)).unwrap();
+        cgroups.update("a/b", &grow(memory)).await.unwrap();
         let limit = value(&cgroups, "a/b", &["memory.limit_in_bytes", "memory.max"]);
         assert_eq!(limit, memory.to_string());
     }
@@ -84,7 +84,7 @@ async fn root_every_limit_of_v2_is_in_force() {
             .into(),
         ..Resources::default()
     };
-    cgroups.update("pod/c", &limits).unwrap();
+    cgroups.update("pod/c", &limits).await.unwrap();
     for (file, expected) in [
         ("cpu.weight", "100"),
         ("cpu.max", "50000 200000"),
@@ -101,20 +101,24 @@ async fn root_every_limit_of_v2_is_in_force() {
         memory_limit: 32 << 20,
         ..Resources::default()
     };
-    cgroups.change("pod/c", &less).unwrap().keep();
+    let cgroups = Arc::new(cgroups);
+    cgroups.change("pod/c", &less).await.unwrap().keep();
     assert_eq!(value(&cgroups, "pod/c", &["memory.max"]), "33554432");
     assert_eq!(
         value(&cgroups, "pod/c", &["memory.high"]),
         "max",
         "nothing stays throttled"
     );
-    finish(cgroups).await;
+    finish(Arc::into_inner(cgroups).unwrap()).await;
 }
 
 #[tokio::test]
 async fn root_removal_kills_what_is_left() {
     let cgroups = cgroups("kill");
-    cgroups.update("pod/one", &Resources::default()).unwrap();
+    cgroups
+        .update("pod/one", &Resources::default())
+        .await
+        .unwrap();
     let mut child = Command::new("sleep")
         .arg("600")
         .stdin(Stdio::null())
@@ -134,7 +138,7 @@ async fn root_devices_are_denied_by_default() {
     if cgroups.is_v2() {
         return finish(cgroups).await;
     }
-    cgroups.update("c", &Resources::default()).unwrap();
+    cgroups.update("c", &Resources::default()).await.unwrap();
     cgroups
         .restrict_devices("c", &DeviceRule::standard())
         .unwrap();

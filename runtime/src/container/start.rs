@@ -9,6 +9,7 @@ use tracing::{Instrument, info_span};
 
 use super::{Container, Phase, StartFailure, create, devices, identity, spec_file};
 use crate::api::{ContainerId, Error, NamespaceMode, Result};
+use crate::cgroup::Prepared;
 use crate::oom;
 use crate::service::{Core, chain, record};
 use crate::shim_client;
@@ -68,33 +69,31 @@ async fn launch(core: &Arc<Core>, container: &Container) -> Result<i32, StartFai
     container
         .update(|record| record.started_at = Some(SystemTime::now()))
         .map_err(|error| failure(format!("cannot record the start: {error}")))?;
-    let order = prepare(core, container)?;
-    shim.start(&Request::StartContainer(Box::new(order)))
-        .await
-        .map_err(|error| match error {
-            shim_client::ShimError::Failed {
-                kind: FailureKind::CommandNotFound | FailureKind::CommandNotExecutable,
-                message,
-            } => failure(message),
-            other => failure(chain(&other)),
-        })
+    let (order, cgroup) = prepare(core, container).await?;
+    let started = shim.start(&Request::StartContainer(Box::new(order))).await;
+    cgroup.release();
+    started.map_err(|error| match error {
+        shim_client::ShimError::Failed {
+            kind: FailureKind::CommandNotFound | FailureKind::CommandNotExecutable,
+            message,
+        } => failure(message),
+        other => failure(chain(&other)),
+    })
 }
 
 /// The cgroup with its limits, and the order for the shim.
-fn prepare(core: &Arc<Core>, container: &Container) -> Result<ContainerSpec, StartFailure> {
+async fn prepare(
+    core: &Arc<Core>,
+    container: &Container,
+) -> Result<(ContainerSpec, Prepared), StartFailure> {
     let other = |error: &(dyn std::error::Error + 'static)| failure(chain(error));
     let record = container.record();
     let cgroup = container.cgroup();
     let devices = devices::resolve(&record.config).map_err(|error| other(&error))?;
-    core.cgroups
-        .update(&cgroup, &record.config.resources)
-        .map_err(|error| other(&error))?;
-    core.cgroups
-        .restrict_devices(&cgroup, &devices.rules)
-        .map_err(|error| other(&error))?;
-    let directories = core
+    let prepared = core
         .cgroups
-        .directories(&cgroup)
+        .prepare(&cgroup, &record.config.resources, &devices.rules)
+        .await
         .map_err(|error| other(&error))?;
 
     let sandbox = container.sandbox.record();
@@ -124,10 +123,11 @@ fn prepare(core: &Arc<Core>, container: &Container) -> Result<ContainerSpec, Sta
         netns: sandbox.netns.as_deref(),
         target_pid,
         seccomp,
-        cgroups: directories.iter().map(|path| text(path)).collect(),
+        cgroups: prepared.directories.iter().map(|dir| text(dir)).collect(),
         log: (!record.config.log_path.as_os_str().is_empty()).then_some(log.as_path()),
     };
-    order(&spec, inputs).map_err(|error| other(&error))
+    let order = order(&spec, inputs).map_err(|error| other(&error))?;
+    Ok((order, prepared))
 }
 
 /// Process id of the container whose PID namespace is joined; it must be of the same pod.

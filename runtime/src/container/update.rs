@@ -55,24 +55,19 @@ async fn change_running(
     }
 }
 
-/// Changes a cgroup's limits on a thread that may wait for the kernel.
+/// Changes a cgroup's limits, with errors in the API's words.
 pub(crate) async fn change_cgroup(
     core: &Arc<Core>,
     path: String,
     resources: Resources,
 ) -> Result<crate::cgroup::Undo> {
-    let core = core.clone();
-    let changed = tokio::task::spawn_blocking(move || core.cgroups.change(&path, &resources)).await;
-    match changed {
-        Ok(Ok(undo)) => Ok(undo),
-        Ok(Err(CgroupError::InUse { usage, limit, .. })) => {
-            Err(Error::MemoryInUse { usage, limit })
-        }
-        Ok(Err(error)) => Err(Error::Internal(format!(
+    match core.cgroups.change(&path, &resources).await {
+        Ok(undo) => Ok(undo),
+        Err(CgroupError::InUse { usage, limit, .. }) => Err(Error::MemoryInUse { usage, limit }),
+        Err(error) => Err(Error::Internal(format!(
             "cannot update cgroup: {}",
             chain(&error)
         ))),
-        Err(error) => Err(Error::Internal(format!("cannot update cgroup: {error}"))),
     }
 }
 

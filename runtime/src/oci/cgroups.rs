@@ -6,46 +6,141 @@ use oci_spec::runtime::{Linux, LinuxResources};
 
 use super::devices::{self, DeviceLine};
 use super::resources::{self, Write};
-use super::{OciError, Result};
-use crate::cgroup::{CgroupError, Cgroups, Place, remove_directory, restrict_devices_v2};
+use super::{OciError, Record, Result, Runtime};
+use crate::cgroup::systemd::{Holder, Setting, Systemd, Unit};
+use crate::cgroup::{
+    self, CgroupError, Cgroups, DeviceRule, empty_directory, remove_directory, restrict_devices_v2,
+};
 
-/// Makes the cgroup of the container `id` and sets its limits. What was made is in `made`, also when it failed
-/// half way. A path that begins with "/" is one from the root of each hierarchy, any other one below our own
-/// cgroup; without a path it is the id there.
-pub(super) fn make(linux: &Linux, id: &str, made: &mut Vec<PathBuf>) -> Result<()> {
-    let path = linux.cgroups_path().clone().unwrap_or_default();
-    let text = path.to_string_lossy();
+/// Who makes the cgroup, and where it is.
+enum Place {
+    /// We, below our own cgroup ("") or the root of each hierarchy ("/").
+    Path { base: &'static str, path: String },
+    /// systemd.
+    Unit(Unit),
+}
+
+/// A path that begins with "/" is one from the root of each hierarchy, any other one below our own cgroup; without a
+/// path it is the id there. With systemd it is `slice:prefix:name`.
+fn place(text: &str, id: &str, by_systemd: bool) -> Result<Place> {
+    if by_systemd {
+        let unit = Unit::of_bundle(text, id).ok_or_else(|| {
+            let message =
+                format!("cgroupsPath {text:?} is not of systemd's form, slice:prefix:name");
+            OciError::Config(message)
+        })?;
+        return Ok(Place::Unit(unit));
+    }
     if text.contains(':') {
-        let message = format!("cgroupsPath {text:?} is of systemd's form, which is not supported");
+        let message =
+            format!("cgroupsPath {text:?} is of systemd's form, which needs --systemd-cgroup");
         return Err(OciError::Config(message));
     }
     let (base, relative) = match text.strip_prefix('/') {
         Some(absolute) => ("/", absolute.trim_end_matches('/')),
         None => ("", text.trim_end_matches('/')),
     };
-    let relative = if relative.is_empty() { id } else { relative };
+    let path = if relative.is_empty() { id } else { relative };
+    Ok(Place::Path {
+        base,
+        path: path.to_owned(),
+    })
+}
+
+/// Makes the cgroup of a container and sets its limits. What was made is in the record, also when it failed half way.
+/// What it returns keeps the cgroup until the container is in it.
+pub(super) fn make(
+    runtime: &Runtime,
+    linux: &Linux,
+    record: &mut Record,
+) -> Result<Option<Holder>> {
+    let path = linux.cgroups_path().clone().unwrap_or_default();
     let none = LinuxResources::default();
     let resources = linux.resources().as_ref().unwrap_or(&none);
     let others = resources::other_controllers(resources);
+    let place = place(&path.to_string_lossy(), &record.id, runtime.systemd)?;
+    let (base, relative) = match &place {
+        Place::Path { base, path } => (*base, path.as_str()),
+        Place::Unit(unit) => ("/", unit.directory.to_str().unwrap_or_default()),
+    };
     let cgroups = Cgroups::detect_with(base, &others)?;
-    let places = cgroups.make(relative)?;
-    made.extend(places.iter().map(|place| place.directory.clone()));
-    if let Some(controller) = resources::missing_controller(resources, &places) {
+    let places = cgroups.places(relative)?;
+    let devices = devices::devices(resources)?;
+    let holder = match &place {
+        Place::Path { .. } => None,
+        Place::Unit(unit) => {
+            record.unit = Some(unit.name.clone());
+            Some(hold(
+                runtime,
+                unit,
+                cgroups.is_v2(),
+                &limits(&places, resources),
+                &devices,
+            )?)
+        }
+    };
+    record
+        .cgroups
+        .extend(places.iter().map(|place| place.directory.clone()));
+    if holder.is_some() {
+        record
+            .cgroups
+            .extend(cgroup::tracking()?.iter().map(|mount| mount.join(relative)));
+    }
+    cgroups.make(relative)?;
+    set(&places, resources, &devices)?;
+    Ok(holder)
+}
+
+/// Makes the scope of a container.
+fn hold(
+    runtime: &Runtime,
+    unit: &Unit,
+    v2: bool,
+    limits: &[Setting],
+    devices: &[DeviceLine],
+) -> Result<Holder> {
+    // What a v1 list denies again after it has allowed it, the files will.
+    let allowed: Vec<DeviceRule> = devices
+        .iter()
+        .filter(|line| line.allow)
+        .map(|line| line.rule.clone())
+        .collect();
+    let asking = async {
+        let systemd = Systemd::open(runtime.shim.clone(), v2).await?;
+        systemd.hold(unit, limits, &allowed).await
+    };
+    let held = block_on(&runtime.shim, asking)?;
+    Ok(held.map_err(CgroupError::from)?)
+}
+
+fn limits(places: &[cgroup::Place], resources: &LinuxResources) -> Vec<Setting> {
+    let writes = places.iter().flat_map(|place| writes(place, resources));
+    writes
+        .map(|Write { file, value }| Setting { file, value })
+        .collect()
+}
+
+fn writes(place: &cgroup::Place, resources: &LinuxResources) -> Vec<Write> {
+    match place.unified {
+        true => resources::v2(resources),
+        false => resources::v1(resources, &place.controllers),
+    }
+}
+
+/// Everything that is written to the kernel's files.
+fn set(places: &[cgroup::Place], resources: &LinuxResources, devices: &[DeviceLine]) -> Result<()> {
+    if let Some(controller) = resources::missing_controller(resources, places) {
         let message = format!("no {controller} controller is mounted, which resources need");
         return Err(OciError::Config(message));
     }
-    let devices = devices::devices(resources)?;
     places
         .iter()
-        .try_for_each(|place| limit(place, resources, &devices))
+        .try_for_each(|place| limit(place, resources, devices))
 }
 
-fn limit(place: &Place, resources: &LinuxResources, devices: &[DeviceLine]) -> Result<()> {
-    let writes = match place.unified {
-        true => resources::v2(resources),
-        false => resources::v1(resources, &place.controllers),
-    };
-    for Write { file, value } in writes {
+fn limit(place: &cgroup::Place, resources: &LinuxResources, devices: &[DeviceLine]) -> Result<()> {
+    for Write { file, value } in writes(place, resources) {
         if !is_plain(&file) {
             return Err(OciError::Config(format!("{file:?} is no file of a cgroup")));
         }
@@ -79,30 +174,45 @@ fn is_plain(file: &str) -> bool {
         && !file.starts_with("cgroup.")
 }
 
-/// Kills what is left in the directories and removes them.
-pub(super) fn remove(directories: &[PathBuf]) -> Result<()> {
-    if directories.is_empty() {
-        return Ok(());
+/// Kills what is left in a container's cgroup and removes it.
+pub(super) fn remove(runtime: &Runtime, record: &Record) -> Result<()> {
+    // systemd itself forgets a scope that has ended.
+    let exists = |directory: &&PathBuf| directory.exists();
+    if let (Some(unit), Some(left)) = (&record.unit, record.cgroups.iter().find(exists)) {
+        let forgetting = async {
+            for directory in &record.cgroups {
+                empty_directory(directory).await?;
+            }
+            let systemd = Systemd::open(runtime.shim.clone(), true).await?;
+            Ok::<(), CgroupError>(systemd.stop(unit).await?)
+        };
+        block_on(left, forgetting)??;
     }
     // Usually nothing has to be waited for.
-    let left: Vec<&PathBuf> = directories
+    let left: Vec<&PathBuf> = record
+        .cgroups
         .iter()
         .filter(|directory| std::fs::remove_dir(directory).is_err() && directory.exists())
         .collect();
-    if left.is_empty() {
+    let Some(first) = left.first() else {
         return Ok(());
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(OciError::io("remove", left[0]))?;
-    runtime.block_on(async {
-        for directory in left {
+    };
+    let removing = async {
+        for directory in &left {
             remove_directory(directory).await?;
         }
         Ok::<(), CgroupError>(())
-    })?;
-    Ok(())
+    };
+    Ok(block_on(first, removing)??)
+}
+
+/// Runs what waits; about which file, for the error.
+fn block_on<T>(about: &Path, work: impl Future<Output = T>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(OciError::io("wait for", about))?;
+    Ok(runtime.block_on(work))
 }
 
 /// Process ids in a directory and below it.

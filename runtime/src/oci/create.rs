@@ -73,6 +73,7 @@ impl Runtime {
             created: jiff::Timestamp::now().to_string(),
             annotations: annotations.into_iter().collect(),
             cgroups: Vec::new(),
+            unit: None,
             chrooted,
             users: namespaces::users(&bundle.linux())?.map(|users| users.root),
             poststart: Vec::new(),
@@ -83,7 +84,7 @@ impl Runtime {
         match made {
             Ok(master) => Ok(Made { record, master }),
             Err(error) => {
-                undo(&record);
+                undo(self, &record);
                 Err(error)
             }
         }
@@ -100,7 +101,8 @@ impl Runtime {
         let plan = hooks::plan(bundle.spec.hooks().as_ref(), record)?;
         record.poststart = plan.poststart;
         record.poststop = plan.poststop;
-        cgroups::make(&bundle.linux(), &record.id, &mut record.cgroups)?;
+        // Until the container is there; with it goes what keeps the cgroup.
+        let _holder = cgroups::make(self, &bundle.linux(), record)?;
         let shared_dir = self.shared_dir()?;
         let filter = bundle
             .seccomp
@@ -218,13 +220,13 @@ pub(super) fn write_pid(path: &Path, pid: i32) -> Result<()> {
 }
 
 /// Takes back what was made. What cannot be taken back is left; the error of the creation is the one to tell.
-fn undo(record: &Record) {
+fn undo(runtime: &Runtime, record: &Record) {
     if record.pid > 1 {
         let _ = kill(record.pid, libc::SIGKILL);
         // It is a child of ours.
         let _ = waitpid(Pid::from_raw(record.pid), WaitOptions::empty());
     }
-    let _ = cgroups::remove(&record.cgroups);
+    let _ = cgroups::remove(runtime, record);
     unmount_shared(record);
     let _ = fs::remove_dir_all(&record.dir);
 }

@@ -33,12 +33,12 @@ impl Runtime {
         } else {
             record.require("delete", &[Status::Stopped])?;
         }
-        delete(&record)
+        delete(self, &record)
     }
 }
 
-pub(super) fn delete(record: &Record) -> Result<Vec<String>> {
-    cgroups::remove(&record.cgroups)?;
+pub(super) fn delete(runtime: &Runtime, record: &Record) -> Result<Vec<String>> {
+    cgroups::remove(runtime, record)?;
     unmount_shared(record);
     fs::remove_dir_all(&record.dir).map_err(OciError::io("remove", &record.dir))?;
     let failed = hooks::run_all(&record.poststop, record.pid);

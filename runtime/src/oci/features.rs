@@ -19,7 +19,7 @@ pub fn features() -> Value {
             "cgroup": {
                 "v1": true,
                 "v2": true,
-                "systemd": false,
+                "systemd": true,
                 "systemdUser": false,
                 "rdma": true,
             },

@@ -46,6 +46,9 @@ pub struct Record {
     pub annotations: BTreeMap<String, String>,
     /// Its cgroup directories.
     pub cgroups: Vec<PathBuf>,
+    /// The unit that systemd has made of them.
+    #[serde(default)]
+    pub unit: Option<String>,
     /// Whether its mounts are in a mount namespace that others use too.
     pub chrooted: bool,
     /// What user and group 0 of its user namespace are outside; none without one.
@@ -248,6 +251,7 @@ mod tests {
             created: String::new(),
             annotations: [("k".to_owned(), "\"pid\":0".to_owned())].into(),
             cgroups: vec![],
+            unit: None,
             chrooted: false,
             users: None,
             poststart: vec![],

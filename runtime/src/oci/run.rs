@@ -47,7 +47,7 @@ impl Runtime {
         };
         let code = supervise::supervise(&signals, record.pid, master)?;
         if !options.keep {
-            warnings.extend(delete::delete(&record)?);
+            warnings.extend(delete::delete(self, &record)?);
         }
         Ok((code, warnings))
     }

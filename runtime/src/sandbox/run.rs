@@ -147,6 +147,7 @@ async fn create(core: &Core, sandbox: &Sandbox) -> Result<SandboxPlan> {
     made.map_err(|error| internal("cannot create the sandbox's files", &error))?;
     let cgroups = core
         .sandbox_cgroups(&record)
+        .await
         .map_err(|error| internal("cannot create the sandbox's cgroup", &error))?;
     let plan = SandboxPlan {
         record,

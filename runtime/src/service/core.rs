@@ -11,9 +11,7 @@ use super::chain;
 use super::labels::Labels;
 use super::registry::Registry;
 use super::users::UserSupport;
-use crate::api::{
-    ContainerId, Error, NamespaceMode, PodSandboxConfig, PodUid, Resources, Result, SandboxId,
-};
+use crate::api::{ContainerId, Error, NamespaceMode, PodSandboxConfig, PodUid, Result, SandboxId};
 use crate::cgroup::{self, Cgroups, Warmth};
 use crate::container::rootfs::RootfsSource;
 use crate::oom::OomWatcher;
@@ -55,7 +53,7 @@ impl Layout {
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) layout: Layout,
-    pub(crate) cgroups: Cgroups,
+    pub(crate) cgroups: Arc<Cgroups>,
     pub(crate) warmth: Arc<Warmth>,
     pub(crate) filters: Filters,
     pub(crate) network: Arc<dyn PodNetwork>,
@@ -109,34 +107,25 @@ impl Core {
         }
     }
 
-    /// Makes the cgroup of a sandbox's holder and returns what it joins at birth. On v2 that is a leaf, as
-    /// the pod's cgroup cannot hold processes beside children. On v1 it is the pod's cgroup, and
-    /// [`Core::adopt_pause`] puts it there.
-    pub(crate) fn sandbox_cgroups(
+    /// Where a sandbox's holder is to be born; see [`Cgroups::cradle`].
+    pub(crate) async fn sandbox_cgroups(
         &self,
         record: &SandboxRecord,
     ) -> std::result::Result<Vec<PathBuf>, cgroup::CgroupError> {
-        let path = holder_cgroup(record);
-        if self.cgroups.is_v2() {
-            self.cgroups.update(&path, &Resources::default())?;
-            return self.cgroups.directories(&path);
-        }
-        if !record.config.cgroup_parent.is_empty() {
-            self.cgroups
-                .update(&record.config.cgroup_parent, &Resources::default())?;
-        }
-        Ok(Vec::new())
+        let pod = &record.config.cgroup_parent;
+        self.cgroups.cradle(pod, &holder_cgroup(record)).await
     }
 
-    /// Moves the holder into the pod's cgroup on v1, aside: the move waits for the kernel, and nothing waits
-    /// for the move.
-    pub(crate) fn adopt_pause(self: &Arc<Self>, record: &SandboxRecord, pid: i32) {
-        if self.cgroups.is_v2() || pid <= 0 || record.config.cgroup_parent.is_empty() {
+    /// Moves the holder to its cgroup when it was not born there, aside: the move waits for the kernel or for systemd,
+    /// and nothing waits for the move.
+    pub(crate) fn adopt_pause(&self, record: &SandboxRecord, pid: i32) {
+        if pid <= 0 {
             return;
         }
-        let (core, parent) = (self.clone(), record.config.cgroup_parent.clone());
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) = core.cgroups.join(&parent, pid) {
+        let (cgroups, path) = (self.cgroups.clone(), holder_cgroup(record));
+        let pod = record.config.cgroup_parent.clone();
+        tokio::spawn(async move {
+            if let Err(error) = cgroups.adopt(pod, &path, pid).await {
                 tracing::debug!(
                     pid,
                     error = chain(&error),
@@ -150,10 +139,7 @@ impl Core {
         &self,
         record: &SandboxRecord,
     ) -> std::result::Result<(), cgroup::CgroupError> {
-        if self.cgroups.is_v2() {
-            self.cgroups.remove(&holder_cgroup(record)).await?;
-        }
-        Ok(())
+        self.cgroups.remove_cradle(&holder_cgroup(record)).await
     }
 }
 

@@ -158,7 +158,12 @@ async fn reconnect(core: &Arc<Core>, sandbox: &Arc<Sandbox>) {
             return;
         }
     }
-    sandbox.with_record(|record| record.pid = holder.pid);
+    let record = sandbox.with_record(|record| {
+        record.pid = holder.pid;
+        record.clone()
+    });
+    // Whoever was before us may have ended in between.
+    core.adopt_pause(&record, holder.pid);
     sandbox.set_shim(Some(holder.shim));
     events::follow(core, sandbox, holder.events);
 }

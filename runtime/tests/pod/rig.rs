@@ -12,6 +12,7 @@ use hanok_runtime::api::{
     Container, ContainerConfig, ContainerId, ContainerState, NamespaceMode, PodSandbox,
     PodSandboxConfig, PodUid, Resources, RuntimeService, SandboxId,
 };
+use hanok_runtime::cgroup::DriverKind;
 use hanok_runtime::sandbox::network::PodNetwork;
 use hanok_runtime::service::{Runtime, RuntimeConfig};
 
@@ -102,6 +103,7 @@ impl Rig {
             root: self.path("root"),
             shim: programs().join("hanok-shim"),
             pause: programs().join("hanok-pause"),
+            cgroup_driver: DriverKind::Cgroupfs,
             cgroup_root: self.cgroup_root.clone(),
             seccomp_root: self.path("seccomp"),
             handlers: BTreeMap::new(),

@@ -12,6 +12,7 @@ use hanok_runtime::api::{
     ContainerConfig, ContainerState, NamespaceMode, PodSandbox, PodSandboxConfig, PodUid,
     RuntimeService, StatsDetail,
 };
+use hanok_runtime::cgroup::DriverKind;
 use hanok_runtime::container::rootfs::RootfsSource;
 use hanok_runtime::image::{Images, ImagesConfig};
 use hanok_runtime::sandbox::network::CniNetwork;
@@ -122,6 +123,7 @@ fn root_pods_reach_each_other_by_address_and_leave_no_lease() {
             root: base.join("root"),
             shim: programs().join("hanok-shim"),
             pause: programs().join("hanok-pause"),
+            cgroup_driver: DriverKind::Cgroupfs,
             cgroup_root: name.clone(),
             seccomp_root: base.join("seccomp"),
             handlers: BTreeMap::new(),

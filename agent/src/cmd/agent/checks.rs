@@ -5,6 +5,7 @@ use jiff::Timestamp;
 
 use crate::client::ApiServer;
 use crate::config::Settings;
+use crate::embedded;
 use crate::node::machine;
 
 /// Checks this machine against the configuration.
@@ -24,11 +25,7 @@ pub(super) fn check(settings: &Settings) -> anyhow::Result<()> {
             "field failCgroupV1: true, and this machine's cgroups are version 1: boot with version 2, or set false"
         );
     }
-    if settings.kubelet.cgroup_driver == "systemd" {
-        tracing::warn!(
-            "cgroupDriver systemd: cgroups are made directly below this agent's own, which systemd leaves alone"
-        );
-    }
+    embedded::driver_is_here(settings.cgroup_driver)?;
     if settings
         .kubelet
         .authentication

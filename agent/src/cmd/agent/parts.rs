@@ -42,6 +42,7 @@ pub(super) fn machinery(settings: &Settings) -> Machinery {
             state_dir: paths.state_dir.clone(),
             run_dir: paths.run_dir.clone(),
             netns_dir: paths.netns_dir.clone(),
+            cgroup_driver: settings.cgroup_driver,
             cgroup_root: settings.kubelet.cgroup_root.clone(),
             seccomp_dir: seccomp_dir(settings),
             shim: paths.shim.clone(),

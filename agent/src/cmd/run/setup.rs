@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use hanok_cni::{BuiltIn, Config, Options as NetworkOptions, Source};
 use hanok_runtime::api::RuntimeService;
-use hanok_runtime::cgroup::{CgroupError, Cgroups};
+use hanok_runtime::cgroup::{CgroupError, Cgroups, DriverKind};
 use hanok_runtime::registry::RegistryConfig;
 use tracing::warn;
 use tracing_subscriber::layer::SubscriberExt;
@@ -54,7 +54,7 @@ pub(super) struct Node {
     embedded: Embedded,
     bridge: String,
     run_dir: PathBuf,
-    cgroup_root: String,
+    cgroups: CgroupsAbove,
     made_dirs: Vec<PathBuf>,
     _claimed: [File; 2],
 }
@@ -83,10 +83,12 @@ impl Node {
             .unwrap_or_else(|| options.state_dir.clone());
         let cgroup_root = options.cgroup_root.clone();
         let cgroup_root = cgroup_root.unwrap_or_else(host::cgroup_root);
+        let cgroup_driver = options.cgroup_driver;
         let places = Places {
             state_dir: options.state_dir.clone(),
             run_dir: options.run_dir.clone(),
             netns_dir: options.netns_dir.clone(),
+            cgroup_driver,
             cgroup_root: cgroup_root.clone(),
             seccomp_dir: root_dir.join("seccomp"),
             shim: options
@@ -101,6 +103,11 @@ impl Node {
         let registries = RegistryConfig {
             plain_http: options.plain_http.clone(),
             ..RegistryConfig::default()
+        };
+        let cgroups = CgroupsAbove {
+            driver: cgroup_driver,
+            root: cgroup_root,
+            shim: places.shim.clone(),
         };
         let embedded = embedded::open(places, registries, network).await?;
         let log_dir = options
@@ -141,7 +148,7 @@ impl Node {
             embedded,
             bridge,
             run_dir,
-            cgroup_root,
+            cgroups,
             made_dirs,
             _claimed,
         })
@@ -152,7 +159,7 @@ impl Node {
         if let Err(error) = self.embedded.runtime.remove_cgroup(ROOT_CGROUP).await {
             warn!(%error, "cannot remove the pods' cgroups");
         }
-        if let Err(error) = remove_cgroup_root(&self.cgroup_root).await {
+        if let Err(error) = self.cgroups.remove().await {
             warn!(%error, "cannot remove the root of the cgroups");
         }
         if let Err(error) = hanok_cni::remove_bridge(&self.bridge).await {
@@ -183,15 +190,27 @@ fn claim(root_dir: &Path, log_dir: &Path) -> anyhow::Result<[File; 2]> {
     ])
 }
 
-/// Removes the root of the cgroups, seen from the cgroup above it. A root that is our own cgroup stays.
-async fn remove_cgroup_root(root: &str) -> Result<(), CgroupError> {
-    let (above, path) = match root.strip_prefix('/') {
-        Some(absolute) => ("/", absolute),
-        None => ("", root),
-    };
-    match path {
-        "" => Ok(()),
-        path => Cgroups::detect(above)?.remove(path).await,
+/// What the pods' cgroups were made below.
+struct CgroupsAbove {
+    driver: DriverKind,
+    root: String,
+    shim: PathBuf,
+}
+
+impl CgroupsAbove {
+    /// Removes the root, seen from the cgroup above it. A root that is our own cgroup stays.
+    async fn remove(&self) -> Result<(), CgroupError> {
+        let (above, path) = match self.root.strip_prefix('/') {
+            Some(absolute) => ("/", absolute),
+            None => ("", self.root.as_str()),
+        };
+        match path {
+            "" => Ok(()),
+            path => {
+                let cgroups = Cgroups::open(self.driver, above, &self.shim).await?;
+                cgroups.remove(path).await
+            }
+        }
     }
 }
 

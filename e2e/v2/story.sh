@@ -1,0 +1,196 @@
+#!/bin/sh
+# Runs in the machine whose init is systemd, as its only service: the driver's test, then pods by `hanok run` and what
+# systemd says of them. Prints its results as the other tests do, and turns off.
+scope= unit_of_container= runner=
+export PATH=/bin HANOK_PROGRAMS=/programs TMPDIR=/tmp
+exec >/dev/ttyS1 2>&1 </dev/null
+mkdir -p /dev/mqueue /run/netns
+mount -t mqueue mqueue /dev/mqueue
+ip link set lo up
+for module in overlay veth bridge br_netfilter nf_tables nft_masq nft_chain_nat; do modprobe "$module"; done
+
+work=/tmp/story
+where="--cgroup-driver=systemd --cgroup-root=/ --state-dir=$work/state --run-dir=/run/story --bridge-name=story0
+    --pod-cidr=10.85.0.0/24"
+failed=0
+trap "sync; poweroff -f" EXIT
+mkdir -p "$work/layer/bin" "$work/layer/tmp" "$work/image"
+
+tell() {
+    if "$2" >"$work/why" 2>&1; then
+        echo "test systemd::$1 ... ok ($(cut -d. -f1 /proc/uptime) s)"
+    else
+        echo "test systemd::$1 ... FAILED"
+        cat "$work/why"
+        failed=$((failed + 1))
+    fi
+}
+
+make_image() {
+    cp /bin/busybox "$work/layer/bin/"
+    for name in sh cat tail sleep echo; do ln -s busybox "$work/layer/bin/$name"; done
+    tar -C "$work/layer" -cf "$work/image/layer.tar" .
+    digest=$(sha256sum "$work/image/layer.tar" | cut -d ' ' -f 1)
+    cat >"$work/image/config.json" <<END
+{"architecture": "amd64", "os": "linux", "config": {"Env": ["PATH=/bin"]},
+ "rootfs": {"type": "layers", "diff_ids": ["sha256:$digest"]}}
+END
+    cat >"$work/image/manifest.json" <<END
+[{"Config": "config.json", "RepoTags": ["example.test/busybox:1"], "Layers": ["layer.tar"]}]
+END
+    tar -C "$work/image" -cf "$work/image.tar" manifest.json config.json layer.tar
+    hanok image --state-dir="$work/state" import "$work/image.tar"
+}
+
+# A pod of one container: its name, its resources as JSON, its script.
+write_pod() {
+    cat >"$work/$1.yaml" <<END
+apiVersion: v1
+kind: Pod
+metadata: {name: $1}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: example.test/busybox:1
+    imagePullPolicy: IfNotPresent
+    resources: $2
+    command: [sh, -c, "$3"]
+END
+}
+
+# Waits until a pod has said that it runs.
+start() {
+    # shellcheck disable=SC2086 # the places are words
+    hanok run $where "$work/$1.yaml" >"$work/$1.out" 2>&1 &
+    runner=$!
+    for _ in $(seq 200); do
+        grep -q "I run" "$work/$1.out" && return 0
+        kill -0 "$runner" || break
+        sleep 0.2
+    done
+    cat "$work/$1.out"
+    return 1
+}
+
+# Whether systemd says so of a unit: its name, then property=value ...
+says() {
+    unit=$1
+    shift
+    for wanted in "$@"; do
+        systemctl show --property "${wanted%%=*}" "$unit" | grep -Fqx "$wanted" && continue
+        echo "not $wanted of $unit:"
+        systemctl show "$unit"
+        return 1
+    done
+}
+
+# Of the container; the other scope of the pod is pause's.
+find_scope() {
+    scope=$(grep -ls '^sh$' $(cat /sys/fs/cgroup/kubepods.slice/*/cri-containerd-*.scope/cgroup.procs \
+        /sys/fs/cgroup/kubepods.slice/*/*/cri-containerd-*.scope/cgroup.procs 2>/dev/null |
+        sed 's|.*|/proc/&/comm|') | head -n 1)
+    scope=$(sed -n 's|^0::||p' "${scope%comm}cgroup")
+    unit_of_container=$(basename "$scope")
+}
+
+pod_is_slices_and_scopes() {
+    write_pod limits '{limits: {cpu: 500m, memory: 64Mi}}' 'echo I run; sleep 300 & wait'
+    start limits || return 1
+    find_scope
+    echo "$scope"
+    echo "$scope" | grep -Eq '^/kubepods.slice/kubepods-pod[0-9a-f_]{36}.slice/cri-containerd-[0-9a-f]{64}.scope$' || return 1
+    slice=$(basename "$(dirname "$scope")")
+    says "$unit_of_container" MemoryMax=67108864 CPUQuotaPerSecUSec=500ms Delegate=yes "Slice=$slice" \
+        TasksMax=infinity ActiveState=active || return 1
+    says "$slice" MemoryMax=67108864 CPUQuotaPerSecUSec=500ms ActiveState=active || return 1
+    says kubepods-besteffort.slice ActiveState=active CPUWeight=1 || return 1
+    grep -qx 67108864 "/sys/fs/cgroup$scope/memory.max" || return 1
+    grep -qx 1 "/sys/fs/cgroup$scope/memory.oom.group" || return 1
+    # pause has a scope of its own, aside.
+    for _ in $(seq 50); do
+        [ "$(find "/sys/fs/cgroup/kubepods.slice/$slice" -name 'cri-containerd-*.scope' | wc -l)" = 2 ] && break
+        sleep 0.2
+    done
+    systemd-cgls --no-pager /kubepods.slice
+    [ "$(systemd-cgls --no-pager /kubepods.slice | grep -c 'cri-containerd-.*scope')" = 2 ]
+}
+
+limits_outlive_systemd_that_starts_anew() {
+    systemctl daemon-reload && systemctl daemon-reexec || return 1
+    says "$unit_of_container" MemoryMax=67108864 ActiveState=active &&
+        grep -qx 67108864 "/sys/fs/cgroup$scope/memory.max" &&
+        grep -qx '50000 100000' "/sys/fs/cgroup$scope/cpu.max"
+}
+
+# Nobody wants its pod, as the pods of every run are others': it is found by its record, and ended.
+killed_hanok_comes_back_and_ends_its_units() {
+    kill -KILL "$runner"
+    wait "$runner"
+    says "$unit_of_container" ActiveState=active || return 1
+    write_pod next '{}' 'echo I run; sleep 300 & wait'
+    start next || return 1
+    for _ in $(seq 100); do
+        [ -d "/sys/fs/cgroup$scope" ] || break
+        sleep 0.2
+    done
+    says "$unit_of_container" LoadState=not-found || return 1
+    find_scope
+    echo "$scope"
+    echo "$scope" | grep -q '^/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod' || return 1
+    kill -TERM "$runner"
+    wait "$runner"
+}
+
+whole_container_dies_of_want_of_memory() {
+    write_pod eats '{limits: {memory: 32Mi}}' 'tail /dev/zero; echo survived'
+    # shellcheck disable=SC2086 # the places are words
+    timeout -s TERM 120 hanok run $where "$work/eats.yaml" >"$work/eats.out" 2>&1 && echo "it succeeded"
+    grep -q OOMKilled "$work/eats.out" && ! grep -q survived "$work/eats.out" || { cat "$work/eats.out"; return 1; }
+}
+
+# A bundle whose process runs these words.
+write_bundle() {
+    mkdir -p "$work/bundle"
+    cp -r "$work/layer" "$work/bundle/rootfs" 2>/dev/null
+    mkdir -p "$work/bundle/rootfs/proc"
+    cat >"$work/bundle/config.json" <<END
+{"ociVersion": "1.2.0", "root": {"path": "rootfs"},
+ "process": {"cwd": "/", "args": $1, "env": ["PATH=/bin"], "user": {"uid": 0, "gid": 0}},
+ "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
+ "linux": {"cgroupsPath": "box.slice:hanok:b1", "resources": {"memory": {"limit": 33554432}},
+  "namespaces": [{"type": "mount"}, {"type": "pid"}]}}
+END
+}
+
+bundle_is_the_scope_that_it_names() {
+    write_bundle '["cat", "/proc/self/cgroup"]'
+    hanok oci --systemd-cgroup run --bundle "$work/bundle" b1 </dev/null | tee "$work/oci.out"
+    grep -qx '0::/box.slice/hanok-b1.scope' "$work/oci.out" || return 1
+    write_bundle '["sleep", "300"]'
+    hanok oci --systemd-cgroup run --detach --bundle "$work/bundle" b1 >/dev/null </dev/null || return 1
+    says hanok-b1.scope MemoryMax=33554432 Slice=box.slice ActiveState=active || return 1
+    grep -qx 33554432 /sys/fs/cgroup/box.slice/hanok-b1.scope/memory.max || return 1
+    hanok oci delete --force b1 || return 1
+    says hanok-b1.scope LoadState=not-found && [ ! -d /sys/fs/cgroup/box.slice/hanok-b1.scope ]
+}
+
+nothing_is_left() {
+    left=$(systemctl list-units --all --no-legend --plain 'kubepods*' 'cri-containerd-*'; ls -d /sys/fs/cgroup/kubepods*
+        ls /run/netns; pgrep -l hanok)
+    left=$(echo "$left" | grep -v '^$')
+    [ -z "$left" ] || { echo "$left"; return 1; }
+}
+
+/tests/driver --nocapture cgroup::systemd || failed=$((failed + 1))
+tell image_is_imported make_image
+tell pod_is_slices_and_scopes pod_is_slices_and_scopes
+tell limits_outlive_systemd_that_starts_anew limits_outlive_systemd_that_starts_anew
+tell killed_hanok_comes_back_and_ends_its_units killed_hanok_comes_back_and_ends_its_units
+tell whole_container_dies_of_want_of_memory whole_container_dies_of_want_of_memory
+tell bundle_is_the_scope_that_it_names bundle_is_the_scope_that_it_names
+tell nothing_is_left nothing_is_left
+if [ "$failed" = 0 ]; then echo "systemd: all passed"; else echo "systemd: $failed failed"; fi
+
+
