@@ -78,7 +78,7 @@ impl Systemd {
             biased;
             self.set(unit, settings),
             self.bus
-                .request(task, Answered::ByJob, "StartUnit", &body)
+                .request(task, Answered::Job, "StartUnit", &body)
         );
         changed?;
         started.map(drop)
@@ -130,7 +130,7 @@ impl Systemd {
         let body = (unit.name.as_str(), "", vec![pid]);
         let attached = self
             .bus
-            .request(task, Answered::ByReply, "AttachProcessesToUnit", &body)
+            .request(task, Answered::Reply, "AttachProcessesToUnit", &body)
             .await;
         if matches!(attached, Ok(Outcome::Done)) {
             return self.set(unit, settings).await.map(drop);
@@ -143,7 +143,7 @@ impl Systemd {
         self.bus
             .request(
                 task,
-                Answered::ByReply,
+                Answered::Reply,
                 "ResetFailedUnit",
                 &(unit.name.as_str(),),
             )
@@ -167,7 +167,7 @@ impl Systemd {
             Auxiliary::new(),
         );
         self.bus
-            .request(task, Answered::ByJob, "StartTransientUnit", &body)
+            .request(task, Answered::Job, "StartTransientUnit", &body)
             .await
     }
 
@@ -189,7 +189,7 @@ impl Systemd {
         let body = (unit.name.as_str(), true, encoded(&limits));
         let set = self
             .bus
-            .request(task, Answered::ByReplyAndDeed, "SetUnitProperties", &body);
+            .request(task, Answered::Deed, "SetUnitProperties", &body);
         Ok(set.await? != Outcome::Absent)
     }
 
@@ -200,7 +200,7 @@ impl Systemd {
             unit: name,
         };
         self.bus
-            .request(task, Answered::ByJob, "StopUnit", &(name, MODE))
+            .request(task, Answered::Job, "StopUnit", &(name, MODE))
             .await
             .map(drop)
     }

@@ -75,38 +75,18 @@ impl Node {
             ipam_dir: options.run_dir.join("ipam"),
             ..NetworkOptions::default()
         };
-        let program = std::env::current_exe().context("cannot find this program")?;
-        let beside = |name: &str| program.with_file_name(name);
         let root_dir = options
             .root_dir
             .clone()
             .unwrap_or_else(|| options.state_dir.clone());
-        let cgroup_root = options.cgroup_root.clone();
-        let cgroup_root = cgroup_root.unwrap_or_else(host::cgroup_root);
-        let cgroup_driver = options.cgroup_driver;
-        let places = Places {
-            state_dir: options.state_dir.clone(),
-            run_dir: options.run_dir.clone(),
-            netns_dir: options.netns_dir.clone(),
-            cgroup_driver,
-            cgroup_root: cgroup_root.clone(),
-            seccomp_dir: root_dir.join("seccomp"),
-            shim: options
-                .shim_path
-                .clone()
-                .unwrap_or_else(|| beside("hanok-shim")),
-            pause: options
-                .pause_path
-                .clone()
-                .unwrap_or_else(|| beside("hanok-pause")),
-        };
+        let places = places(options, &root_dir)?;
         let registries = RegistryConfig {
             plain_http: options.plain_http.clone(),
             ..RegistryConfig::default()
         };
         let cgroups = CgroupsAbove {
-            driver: cgroup_driver,
-            root: cgroup_root,
+            driver: places.cgroup_driver,
+            root: places.cgroup_root.clone(),
             shim: places.shim.clone(),
         };
         let embedded = embedded::open(places, registries, network).await?;
@@ -188,6 +168,26 @@ fn claim(root_dir: &Path, log_dir: &Path) -> anyhow::Result<[File; 2]> {
         embedded::claim(root_dir).context("--root-dir")?,
         embedded::claim(log_dir).context("--log-dir")?,
     ])
+}
+
+/// Where the runtime has its things.
+fn places(options: &Options, root_dir: &Path) -> anyhow::Result<Places> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let beside = |given: &Option<PathBuf>, name: &str| {
+        let given = given.clone();
+        given.unwrap_or_else(|| program.with_file_name(name))
+    };
+    let cgroup_root = options.cgroup_root.clone();
+    Ok(Places {
+        state_dir: options.state_dir.clone(),
+        run_dir: options.run_dir.clone(),
+        netns_dir: options.netns_dir.clone(),
+        cgroup_driver: options.cgroup_driver,
+        cgroup_root: cgroup_root.unwrap_or_else(host::cgroup_root),
+        seccomp_dir: root_dir.join("seccomp"),
+        shim: beside(&options.shim_path, "hanok-shim"),
+        pause: beside(&options.pause_path, "hanok-pause"),
+    })
 }
 
 /// What the pods' cgroups were made below.

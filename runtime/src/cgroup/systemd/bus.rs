@@ -132,12 +132,12 @@ struct JobEnd {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Answered {
     /// The reply names a job, and that has ended.
-    ByJob,
+    Job,
     /// There is a reply.
-    ByReply,
+    Reply,
     /// There is a reply, and systemd has acted on it as well: it does so afterwards, but before it reads the next
     /// question, which is sent together with the first.
-    ByReplyAndDeed,
+    Deed,
 }
 
 impl Bus {
@@ -210,12 +210,12 @@ impl Bus {
     ) -> Result<Outcome, Missed> {
         let link = self.link().await.map_err(Missed::Absent)?;
         let outcome = match answered {
-            Answered::ByJob => link.job(task, method, body).await,
-            Answered::ByReply => match link.call(method, body).await {
+            Answered::Job => link.job(task, method, body).await,
+            Answered::Reply => match link.call(method, body).await {
                 Ok(_) => Ok(Outcome::Done),
                 Err(error) => answer(task, error),
             },
-            Answered::ByReplyAndDeed => {
+            Answered::Deed => {
                 let (called, _) = tokio::join!(biased; link.call(method, body), link.ping());
                 match called {
                     Ok(_) => Ok(Outcome::Done),
