@@ -178,7 +178,7 @@ bundle_is_the_scope_that_it_names() {
 
 nothing_is_left() {
     left=$(systemctl list-units --all --no-legend --plain 'kubepods*' 'cri-containerd-*'; ls -d /sys/fs/cgroup/kubepods*
-        ls /run/netns; pgrep -l hanok)
+        ls /run/netns; grep -l '^hanok' /proc/[0-9]*/comm 2>/dev/null)
     left=$(echo "$left" | grep -v '^$')
     [ -z "$left" ] || { echo "$left"; return 1; }
 }
