@@ -53,6 +53,8 @@ const FOUND: &[(&str, u64)] = &[
     ("volumes are not set up again beneath the clean-up", 2),
     ("starts in an old sandbox are no progress in a new one", 14),
     ("a failed look lets no pod live on that nobody wants", 118),
+    ("a pod is told of its end while others are cleaned up after", 110),
+    ("a lost sandbox is not made anew for a pod that is over", 114),
 ];
 
 /// An episode.

@@ -295,6 +295,13 @@ impl Worker {
             self.turn_stopping(&seen);
         }
         self.publish(&seen);
+        if matches!(self.stage, Stage::Running)
+            && let Some(stopping) = self.over()
+        {
+            // Whatever begins anew just now, as a sandbox that was lost, comes too late.
+            self.begin_stopping(stopping);
+            self.bell.notify_one();
+        }
         if matches!(
             self.stage,
             Stage::Cleaning(_) | Stage::Finished | Stage::Gone

@@ -7,7 +7,7 @@ mod admission;
 mod house;
 mod resize;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use super::worker::{Desired, Existence, Worker};
 use super::{oom, spec};
 use crate::sinks::PodUpdate;
 use admission::Found;
+use house::Round;
 use resize::{Promised, Promises};
 
 /// Time between rounds of housekeeping.
@@ -50,7 +51,9 @@ pub fn start(deps: Deps, updates: mpsc::Receiver<PodUpdate>) -> (Pods, JoinHandl
         need_room: Vec::new(),
         found: Found::Unknown,
         synced: false,
+        house: JoinSet::new(),
         house_due: Instant::now() + HOUSEKEEPING,
+        cleaning: BTreeSet::new(),
     };
     (pods, tokio::spawn(workers.run(updates)))
 }
@@ -77,21 +80,25 @@ struct Workers {
     found: Found,
     promises: Promises,
     synced: bool,
-    /// When the next round of housekeeping is.
+    /// The round of housekeeping under way: nobody waits for it but those that it cleans up after.
+    house: JoinSet<Round>,
+    /// When the next one is.
     house_due: Instant,
+    /// Pods whose remains are being removed; one of that UID has to wait.
+    cleaning: BTreeSet<PodUid>,
 }
 
 impl Workers {
     async fn run(mut self, mut updates: mpsc::Receiver<PodUpdate>) {
         let mut doorbell = self.deps.runtime.doorbell();
         self.find_running().await;
-        self.make_cgroups().await;
+        house::make_cgroups(&self.deps, self.upper_cgroups()).await;
         loop {
             // In this order, so that the same world always takes the same course.
             tokio::select! {
                 biased;
                 update = updates.recv() => match update {
-                    Some(update) => self.update(update).await,
+                    Some(update) => self.update(update),
                     None => return,
                 },
                 rung = doorbell.recv() => self.rung(rung, &mut doorbell),
@@ -100,18 +107,13 @@ impl Workers {
                     self.try_waiting();
                     self.try_wishes();
                 }
-                () = sleep_until(self.house_due) => {
-                    self.house_due = Instant::now() + HOUSEKEEPING;
-                    self.make_cgroups().await;
-                    if self.synced {
-                        self.keep_house().await;
-                    }
-                }
+                Some(round) = self.house.join_next() => self.house_kept(round),
+                () = sleep_until(self.house_due) => self.keep_house(),
             }
         }
     }
 
-    async fn update(&mut self, update: PodUpdate) {
+    fn update(&mut self, update: PodUpdate) {
         match update {
             PodUpdate::Apply(pod) => self.apply(pod),
             PodUpdate::Gone(uid) => {
@@ -125,10 +127,7 @@ impl Workers {
             }
             PodUpdate::Synced => {
                 self.synced = true;
-                self.keep_house().await;
-                // Whoever ran before is known by now, or being ended.
-                self.found = Found::Sandboxes(BTreeMap::new());
-                self.try_wishes();
+                self.keep_house();
             }
         }
     }
@@ -160,6 +159,9 @@ impl Workers {
 
     /// Whether another pod of this name, or an earlier one of this UID, is not gone yet.
     fn name_is_taken(&self, pod: &Pod) -> bool {
+        if self.cleaning.contains(&spec::uid(pod)) {
+            return true;
+        }
         let name = |pod: &Pod| (spec::namespace(pod).to_owned(), spec::name(pod).to_owned());
         let wanted = name(pod);
         self.workers

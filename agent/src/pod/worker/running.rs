@@ -57,9 +57,8 @@ impl Worker {
         if let Some(grace) = spec::deletion_grace(&self.pod) {
             return Some(Stopping::within(now, grace));
         }
-        let phase = self.last.as_ref().and_then(|last| last.phase.as_deref());
-        if phase.is_some_and(spec::is_terminal_phase) {
-            return Some(Stopping::within(now, spec::grace_period(&self.pod)));
+        if let Some(stopping) = self.over() {
+            return Some(stopping);
         }
         self.take_decision();
         if let Some(deadline) = self.deadline() {
@@ -70,6 +69,13 @@ impl Worker {
         }
         let failed = self.facts.failure.is_some();
         failed.then(|| Stopping::within(now, spec::grace_period(&self.pod)))
+    }
+
+    /// The end of a pod whose phase is final.
+    pub(super) fn over(&self) -> Option<Stopping> {
+        let phase = self.last.as_ref()?.phase.as_deref()?;
+        spec::is_terminal_phase(phase)
+            .then(|| Stopping::within(self.deps.clock.now(), spec::grace_period(&self.pod)))
     }
 
     /// Takes over what the owner of the set has decided about the pod, and tells of it.
