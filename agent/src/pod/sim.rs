@@ -53,8 +53,8 @@ const FOUND: &[(&str, u64)] = &[
     ("volumes are not set up again beneath the clean-up", 2),
     ("starts in an old sandbox are no progress in a new one", 14),
     ("a failed look lets no pod live on that nobody wants", 118),
-    ("a pod is told of its end while others are cleaned up after", 110),
-    ("a lost sandbox is not made anew for a pod that is over", 114),
+    ("a pod hears of its end while house is kept", 110),
+    ("a pod that is over gets no new sandbox", 114),
 ];
 
 /// An episode.
