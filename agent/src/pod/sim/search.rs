@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{KEPT, Outcome, episode};
+use super::{KEPT, OPEN, Outcome, episode};
 
 /// What was searched.
 #[derive(Debug, Default)]
@@ -59,6 +59,9 @@ pub(super) fn search(first: u64, time: Duration) -> Searched {
             let (mut mine, cpu) = (Searched::default(), cpu_time());
             while began.elapsed() < time && !over.load(Ordering::Relaxed) {
                 let seed = seeds.fetch_add(1, Ordering::Relaxed);
+                if OPEN.iter().any(|(_, open)| *open == seed) {
+                    continue;
+                }
                 let outcome = episode(seed, KEPT);
                 mine.steps += outcome.steps;
                 mine.episodes += 1;
