@@ -79,11 +79,6 @@ pub(super) fn cases() -> Vec<Case> {
         case(&pod("other-system-by-label").with(sleeper("c")), REJECTED)
             .metadata("labels", json!({"kubernetes.io/os": "windows"})),
         case(
-            &pod("unknown-resource")
-                .with(sleeper("c").set("resources", json!({"limits": {"example.com/thing": "1"}}))),
-            &["phase"],
-        ),
-        case(
             &pod("unknown-handler")
                 .set("runtimeClassName", "golden-nowhere")
                 .with(sleeper("c")),
