@@ -183,7 +183,7 @@ nothing_is_left() {
     [ -z "$left" ] || { echo "$left"; return 1; }
 }
 
-/tests/driver --include-ignored --nocapture cgroup::systemd || failed=$((failed + 1))
+/tests/driver --ignored --nocapture cgroup::systemd || failed=$((failed + 1))
 tell image_is_imported make_image
 tell pod_is_slices_and_scopes pod_is_slices_and_scopes
 tell limits_outlive_systemd_that_starts_anew limits_outlive_systemd_that_starts_anew

@@ -10,7 +10,7 @@ use bus::Address;
 use fake::{Fake, Fault};
 
 /// Of a test that waits for it.
-const PATIENCE: Duration = Duration::from_millis(400);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 async fn driver(fake: &Fake) -> Systemd {
     let bus = Bus::at(vec![Address::Socket(fake.socket())], PATIENCE * 10);
