@@ -13,8 +13,6 @@ mod api_server;
 mod bad_input;
 #[path = "stories/deletion.rs"]
 mod deletion;
-#[path = "stories/golden.rs"]
-mod golden;
 #[path = "stories/images.rs"]
 mod images;
 #[path = "stories/isolation.rs"]
@@ -51,7 +49,6 @@ fn main() -> ExitCode {
         probes::stories(),
         resize::stories(),
         images::stories(),
-        golden::stories(),
         logs_and_exec::stories(),
         deletion::stories(),
         volumes::stories(),
