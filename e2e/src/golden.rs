@@ -2,8 +2,8 @@
 //! and the events, of pods that each make a node say something.
 //!
 //! `e2e/golden/kubelet.txt` is what a kubelet node says of every case, `e2e/golden/known.txt` what a hanok node says
-//! otherwise, and why; names, addresses, ids, times and digests are left out. A story checks a hanok node against both;
-//! [`run`] does the same on a lab of its own, beside a kubelet node when it is asked to write the table anew.
+//! otherwise, and why; names, addresses, ids, times and digests are left out. [`run`] checks a hanok node against both on a
+//! lab of its own, beside a kubelet node when it is asked to write the table anew.
 
 #![expect(clippy::print_stdout, reason = "the command's output")]
 
@@ -87,14 +87,6 @@ fn compare_in(lab: &Lab, options: &Options) -> Result<()> {
     space.clear()?;
     space.remove()?;
     checked
-}
-
-/// Checks every case on the lab's first node.
-///
-/// # Errors
-/// With what differs.
-pub fn check_all(space: &Space<'_>) -> Result<()> {
-    check(space, &cases::all())
 }
 
 /// Lets the peer node run the cases, and writes what it says into the table.

@@ -60,7 +60,7 @@ add "$hanok" "$root/programs/hanok"
 add "$tests" "$root/tests/driver"
 strip --strip-debug "$root/programs/hanok" "$root/tests/driver"
 ln -s /programs/hanok "$root/bin/hanok"
-cp e2e/v2/run.sh "$root/tests/run"
+cp e2e/v2/pods.sh "$root/tests/"
 cp e2e/v2/story.sh "$root/tests/story"
 make_disk 2G
 

@@ -49,6 +49,7 @@ add "$hanok" "$root/programs/hanok"
 strip --strip-debug "$root/programs/hanok"
 ln -s /programs/hanok "$root/bin/hanok"
 cp "$here/run.sh" "$root/tests/run"
+cp "$here/pods.sh" "$root/tests/"
 [ -n "${chosen-}" ] || echo run >>"$root/tests/plan"
 planned=$(wc -l <"$root/tests/plan")
 cp "$here/machine.sh" "$root/init"

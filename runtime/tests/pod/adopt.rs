@@ -7,7 +7,7 @@ use hanok_runtime::api::{ContainerState, RuntimeService, SandboxState};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fakes::{Fault, SLOW};
-use crate::rig::{PATIENCE, Rig};
+use crate::rig::{Rig, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn root_what_runs_is_adopted_and_exits_in_between_are_known() {
@@ -40,12 +40,7 @@ async fn root_what_runs_is_adopted_and_exits_in_between_are_known() {
         "run/sandboxes/{}/containers/{ends}/exit.json",
         sandbox.id
     ));
-    let waiting = async {
-        while !exit.exists() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, waiting).await.unwrap();
+    until("the exit record", || exit.exists()).await;
 
     rig.open().await;
     let sandboxes = rig.runtime().list_pod_sandboxes().await.unwrap();

@@ -11,7 +11,7 @@ use hanok_runtime::api::{
 use tokio::io::AsyncReadExt;
 
 use crate::elf::Program;
-use crate::rig::{PATIENCE, Rig};
+use crate::rig::Rig;
 
 const USERS: UserNamespace = UserNamespace {
     host_id: 0x6100_0000,
@@ -160,25 +160,16 @@ async fn root_what_is_hidden_stays_hidden_after_an_exec_and_a_restart() {
             config.security.readonly_rootfs = readonly_rootfs;
             let id = rig.start(&sandbox, config).await;
             assert_eq!(exec(&rig, &id, &script, false).await.trim_end(), hidden);
-            let log = rig.status(&id).await.log_path;
-            let ended = async {
-                while !fs::read_to_string(&log)
-                    .unwrap_or_default()
-                    .contains("F end")
-                {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-            };
-            tokio::time::timeout(PATIENCE, ended).await.unwrap();
-            let text = fs::read_to_string(&log).unwrap();
+            let text = rig.said(&id, "F end").await;
             let lines = text.lines().filter_map(|line| line.splitn(4, ' ').nth(3));
             assert_eq!(lines.collect::<Vec<_>>().join("\n"), hidden);
             rig.runtime()
                 .stop_container(&id, Duration::ZERO)
                 .await
                 .unwrap();
+            let log = rig.status(&id).await.log_path;
             rig.runtime().remove_container(&id).await.unwrap();
-            fs::remove_file(&log).unwrap();
+            fs::remove_file(log).unwrap();
         }
     }
     rig.finish().await;
@@ -302,17 +293,7 @@ async fn root_capabilities_of_every_process_are_those_that_were_granted() {
                 let text = exec(&rig, &id, script, tty).await;
                 assert_eq!(text.trim_end(), want, "exec of {name}, users: {users}");
             }
-            let log = rig.status(&id).await.log_path;
-            let said = async {
-                while !fs::read_to_string(&log)
-                    .unwrap_or_default()
-                    .contains("Seccomp")
-                {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-            };
-            tokio::time::timeout(PATIENCE, said).await.unwrap();
-            let log = fs::read_to_string(&log).unwrap();
+            let log = rig.said(&id, "Seccomp").await;
             assert!(log.contains(&want), "{name}: {log}");
             rig.runtime().remove_container(&id).await.unwrap();
             fs::remove_dir_all(rig.path("logs").join(name)).unwrap();

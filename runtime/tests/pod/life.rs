@@ -111,10 +111,7 @@ async fn root_stop_signals_waits_and_kills() {
     ] {
         let config = rig.script("c", script);
         let id = rig.start(&sandbox, config).await;
-        let log = rig.status(&id).await.log_path;
-        while !fs::read_to_string(&log).unwrap_or_default().contains("up") {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        rig.said(&id, "up").await;
         let begin = Instant::now();
         rig.runtime()
             .stop_container(&id, Duration::from_millis(grace))
@@ -132,7 +129,7 @@ async fn root_stop_signals_waits_and_kills() {
             .await
             .unwrap();
         rig.runtime().remove_container(&id).await.unwrap();
-        fs::remove_file(log).unwrap();
+        fs::remove_file(status.log_path).unwrap();
     }
     rig.finish().await;
 }
@@ -166,10 +163,7 @@ async fn root_stop_signal_of_the_image_is_sent() {
     let sandbox = rig.sandbox().await.id;
     let script = "trap 'exit 9' USR1; echo up; while :; do sleep 0.05; done";
     let id = rig.start(&sandbox, rig.script("c", script)).await;
-    let log = rig.status(&id).await.log_path;
-    while !fs::read_to_string(&log).unwrap_or_default().contains("up") {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    rig.said(&id, "up").await;
     rig.runtime()
         .stop_container(&id, Duration::from_secs(10))
         .await

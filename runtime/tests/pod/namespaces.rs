@@ -5,21 +5,10 @@ use std::time::Duration;
 
 use hanok_runtime::api::{ContainerId, NamespaceMode, PodSandboxConfig, PodUid, RuntimeService};
 
-use crate::rig::{PATIENCE, Rig};
+use crate::rig::{Rig, until};
 
 fn namespace(pid: i32, kind: &str) -> std::path::PathBuf {
     fs::read_link(format!("/proc/{pid}/ns/{kind}")).unwrap()
-}
-
-async fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let waiting = async {
-        while !condition() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
-        panic!("{what} did not come");
-    }
 }
 
 /// Zombies among the processes of a PID namespace.

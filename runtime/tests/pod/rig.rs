@@ -58,6 +58,18 @@ pub(crate) struct Rig {
     ended: bool,
 }
 
+/// Waits for what nobody tells of.
+pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+        panic!("{what} did not come");
+    }
+}
+
 impl Rig {
     pub(crate) async fn new(what: &str) -> Self {
         let name = format!("hanok-service-{what}-{}", std::process::id());
@@ -202,6 +214,14 @@ impl Rig {
             Ok(status) => status,
             Err(_) => panic!("not {wanted:?}: {:?}", self.status(id).await),
         }
+    }
+
+    /// Waits until the log of a container holds a word, and returns what it holds.
+    pub(crate) async fn said(&self, id: &ContainerId, word: &str) -> String {
+        let log = self.status(id).await.log_path;
+        let read = || fs::read_to_string(&log).unwrap_or_default();
+        until(word, || read().contains(word)).await;
+        read()
     }
 
     /// Runs a script to its end and returns what it logged to stdout.

@@ -21,13 +21,7 @@ async fn root_stats_count_what_a_running_container_uses() {
     config.resources = memory(96 << 20);
     let busy = rig.start(&sandbox.id, config).await;
     let (_, _) = rig.output(&sandbox.id, rig.script("ended", "true")).await;
-    let log = rig.status(&busy).await.log_path;
-    let up = async {
-        while !fs::read_to_string(&log).unwrap_or_default().contains("up") {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, up).await.unwrap();
+    rig.said(&busy, "up").await;
 
     let runtime = rig.runtime();
     let found = runtime.stats(None, StatsDetail::All).await.unwrap();
