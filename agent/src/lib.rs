@@ -12,7 +12,6 @@
 pub mod assembly;
 pub mod back_off;
 pub mod certificate;
-mod chain;
 pub mod client;
 pub mod cmd;
 pub mod config;

@@ -13,6 +13,7 @@ mod registry;
 mod users;
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -314,11 +315,12 @@ fn newest_first<T: Made>(found: impl Iterator<Item = T>) -> Vec<T> {
 }
 
 /// An error with its causes, outermost first.
-pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        text = format!("{text}: {error}");
+        // A string takes everything.
+        let _ = write!(text, ": {error}");
         cause = error.source();
     }
     text

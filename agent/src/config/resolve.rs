@@ -408,7 +408,6 @@ fn paths(flags: &Flags, config: &KubeletConfiguration, machine: &Machine) -> Pat
     }
 }
 
-/// Linux gives an interface's name 15 bytes.
 fn cgroup_driver(config: &KubeletConfiguration) -> Result<DriverKind, ConfigError> {
     let driver = &config.cgroup_driver;
     driver.parse().or_else(|_| {
@@ -420,6 +419,7 @@ fn cgroup_driver(config: &KubeletConfiguration) -> Result<DriverKind, ConfigErro
     })
 }
 
+/// Linux gives an interface's name 15 bytes.
 fn bridge_name(flags: &Flags) -> Result<String, ConfigError> {
     let name = flags.pods.bridge_name.as_deref().unwrap_or("hanok0");
     let fits = |b: u8| b.is_ascii_graphic() && b != b'/' && b != b':';

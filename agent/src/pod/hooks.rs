@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler, Pod
 use super::command::{self, Ended};
 use super::http::{Get, NO_TLS};
 use super::spec;
-use crate::chain::chain;
+use hanok_runtime::service::chain;
 
 /// As the API's documentation has it.
 const USER_AGENT: &str = "kube-lifecycle/1.37";

@@ -42,9 +42,9 @@ use super::settings::Deps;
 use super::status::{self, Ending, Facts, Failure};
 use super::sync::clean::Extent;
 use super::{labels, spec};
-use crate::chain::chain;
 use crate::sinks::MountedVolumes;
 use crate::timeline;
+use hanok_runtime::service::chain;
 use operations::{Key, Operations};
 use stopping::Stopping;
 

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::manifest::{self, Origin};
 use super::static_pods::{Gate, StaticPods};
-use crate::chain::chain;
+use hanok_runtime::service::chain;
 
 /// Longest answer.
 const MAX_SIZE: usize = 10 << 20;

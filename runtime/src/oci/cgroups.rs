@@ -115,17 +115,12 @@ fn hold(
 }
 
 fn limits(places: &[cgroup::Place], resources: &LinuxResources) -> Vec<Setting> {
-    let writes = places.iter().flat_map(|place| writes(place, resources));
+    let writes = places
+        .iter()
+        .flat_map(|place| resources::writes(place, resources));
     writes
         .map(|Write { file, value }| Setting { file, value })
         .collect()
-}
-
-fn writes(place: &cgroup::Place, resources: &LinuxResources) -> Vec<Write> {
-    match place.unified {
-        true => resources::v2(resources),
-        false => resources::v1(resources, &place.controllers),
-    }
 }
 
 /// Everything that is written to the kernel's files.
@@ -140,7 +135,7 @@ fn set(places: &[cgroup::Place], resources: &LinuxResources, devices: &[DeviceLi
 }
 
 fn limit(place: &cgroup::Place, resources: &LinuxResources, devices: &[DeviceLine]) -> Result<()> {
-    for Write { file, value } in writes(place, resources) {
+    for Write { file, value } in resources::writes(place, resources) {
         if !is_plain(&file) {
             return Err(OciError::Config(format!("{file:?} is no file of a cgroup")));
         }

@@ -16,11 +16,8 @@ impl Runtime {
     /// One event of what the container uses now.
     pub fn usage(&self, id: &str) -> Result<Value> {
         let record = self.state(id)?;
-        record.require(
-            "measure",
-            &[Status::Created, Status::Running, Status::Paused],
-        )?;
-        Ok(event("stats", &record, usage(&places(&record))))
+        record.require("measure", &Status::ALIVE)?;
+        Ok(event("stats", &record, usage(&record.places())))
     }
 
     /// Tells of the container at every interval until its process has ended or nobody listens any more. What the kernel
@@ -32,13 +29,13 @@ impl Runtime {
         mut tell: impl FnMut(&Value) -> bool,
     ) -> Result<()> {
         let record = self.state(id)?;
-        record.require("watch", &[Status::Created, Status::Running, Status::Paused])?;
+        record.require("watch", &Status::ALIVE)?;
         let pid = Pid::from_raw(record.pid);
         let open = pid
             .ok_or(Errno::SRCH)
             .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()));
         let pidfd = open.map_err(|error| OciError::io("watch", &record.dir)(error.into()))?;
-        let places = places(&record);
+        let places = record.places();
         let timeout = Timespec::try_from(interval)
             .map_err(|_| OciError::Option("the interval is too long".into()))?;
         let mut killed = kills(&places);
@@ -58,10 +55,6 @@ impl Runtime {
             }
         }
     }
-}
-
-fn places(record: &Record) -> Vec<Place> {
-    record.cgroups.iter().map(|dir| Place::of(dir)).collect()
 }
 
 fn kills(places: &[Place]) -> u64 {

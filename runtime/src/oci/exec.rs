@@ -60,9 +60,8 @@ impl Runtime {
     /// Runs a process in a container. Returns its exit code, 0 when it is detached.
     pub fn exec(&self, id: &str, options: &ExecOptions) -> Result<i32> {
         let record = self.state(id)?;
-        let states = [Status::Created, Status::Running, Status::Paused];
         let allowed = if options.ignore_paused { 3 } else { 2 };
-        record.require("exec in", &states[..allowed])?;
+        record.require("exec in", &Status::ALIVE[..allowed])?;
         let (process, size, tty) = wanted(&record, options)?;
         if tty && options.detach && options.console_socket.is_none() {
             let message = "a detached process with a terminal needs --console-socket";

@@ -20,8 +20,7 @@ impl Runtime {
             }
             return wake_to_die(&record, number);
         }
-        let states = [Status::Created, Status::Running, Status::Paused];
-        record.require("kill", &states)?;
+        record.require("kill", &Status::ALIVE)?;
         signal_process(&record, number)
     }
 }

@@ -11,6 +11,7 @@ use hanok_shim::hook::Hook;
 use serde::{Deserialize, Serialize};
 
 use super::{OciError, Result, pause};
+use crate::cgroup::Place;
 
 /// Version of the runtime specification that we follow.
 pub(super) const OCI_VERSION: &str = "1.2.0";
@@ -75,6 +76,11 @@ pub enum Status {
     Paused,
     /// Its process has ended.
     Stopped,
+}
+
+impl Status {
+    /// Those in which its process lives; the last one is that of a paused container.
+    pub(super) const ALIVE: [Self; 3] = [Self::Created, Self::Running, Self::Paused];
 }
 
 impl fmt::Display for Status {
@@ -157,6 +163,11 @@ impl Record {
             true => Status::Created,
             false => Status::Running,
         }
+    }
+
+    /// Its cgroup in every hierarchy.
+    pub(super) fn places(&self) -> Vec<Place> {
+        self.cgroups.iter().map(|dir| Place::of(dir)).collect()
     }
 
     /// An error unless the container is in one of these states.

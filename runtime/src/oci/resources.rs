@@ -115,6 +115,14 @@ pub(super) fn other_controllers(resources: &LinuxResources) -> Vec<&'static str>
     others
 }
 
+/// What to write to a cgroup.
+pub(super) fn writes(place: &Place, resources: &LinuxResources) -> Vec<Write> {
+    match place.unified {
+        true => v2(resources),
+        false => v1(resources, &place.controllers),
+    }
+}
+
 /// What to write to a v1 cgroup with these controllers.
 pub(super) fn v1(resources: &LinuxResources, controllers: &[String]) -> Vec<Write> {
     let mut list = List::default();

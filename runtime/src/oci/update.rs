@@ -13,14 +13,13 @@ impl Runtime {
     /// stays as it is; rules for devices are left alone, as with every runtime.
     pub fn update(&self, id: &str, document: &Value) -> Result<()> {
         let record = self.state(id)?;
-        let states = [Status::Created, Status::Running, Status::Paused];
-        record.require("update", &states)?;
+        record.require("update", &Status::ALIVE)?;
         let mut resources: LinuxResources =
             serde_json::from_value(document.clone()).map_err(|source| OciError::Parse {
                 path: "resources".into(),
                 source,
             })?;
-        let places: Vec<Place> = record.cgroups.iter().map(|dir| Place::of(dir)).collect();
+        let places = record.places();
         complete(&mut resources, &places);
         if let Some(controller) = resources::missing_controller(&resources, &places) {
             let message = format!("the container has no {controller} cgroup");
@@ -28,11 +27,7 @@ impl Runtime {
         }
         let mut undo = Undo::default();
         for place in &places {
-            let writes = match place.unified {
-                true => resources::v2(&resources),
-                false => resources::v1(&resources, &place.controllers),
-            };
-            let writes = writes
+            let writes = resources::writes(place, &resources)
                 .into_iter()
                 .map(|Write { file, value }| (file, value));
             if let Err(error) = place.change(writes, &mut undo) {

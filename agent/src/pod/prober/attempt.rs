@@ -10,8 +10,8 @@ use super::super::back_off::go_duration;
 use super::super::command::{self, Ended};
 use super::super::http::{self, Get, dial};
 use super::grpc;
-use crate::chain::chain;
 use crate::env::expand::expand;
+use hanok_runtime::service::chain;
 
 /// As the API's documentation has it.
 const USER_AGENT: &str = "kube-probe/1.37";

@@ -8,9 +8,9 @@ use futures::future::join_all;
 use hanok_runtime::api::{PodUid, SandboxId};
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::chain::chain;
 use crate::pod::files;
 use crate::pod::settings::Deps;
+use hanok_runtime::service::chain;
 
 /// How much goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

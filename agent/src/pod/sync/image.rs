@@ -9,12 +9,12 @@ use tokio::time::Instant;
 use tracing::{Instrument, info_span};
 
 use super::start::StartError;
-use crate::chain::chain;
 use crate::pod::back_off::go_duration;
 use crate::pod::settings::Deps;
 use crate::pod::{credentials, spec};
 use crate::sinks::{EventKind, MountedVolumes};
 use crate::volume;
+use hanok_runtime::service::chain;
 
 /// When to ask the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

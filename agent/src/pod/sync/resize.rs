@@ -8,9 +8,9 @@ use std::sync::Arc;
 use hanok_runtime::api::{ContainerId, Error, Resources};
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::chain::chain;
 use crate::pod::settings::Deps;
 use crate::pod::{resize, resources};
+use hanok_runtime::service::chain;
 
 /// A container whose limits change.
 #[derive(Debug, Clone)]

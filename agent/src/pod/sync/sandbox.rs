@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::stop;
-use crate::chain::chain;
 use crate::pod::files::{self, dns};
 use crate::pod::settings::Deps;
 use crate::pod::{config, resources, spec};
 use crate::sinks::EventKind;
+use hanok_runtime::service::chain;
 
 /// A sandbox to make.
 #[derive(Debug)]

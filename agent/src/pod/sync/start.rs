@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info_span, warn};
 
 use super::{image, stop};
-use crate::chain::chain;
 use crate::env;
 use crate::env::field::NodeFacts;
 use crate::pod::actions::Start;
@@ -20,6 +19,7 @@ use crate::pod::hooks::Hook;
 use crate::pod::settings::Deps;
 use crate::pod::spec;
 use crate::sinks::{EventKind, MountedVolumes};
+use hanok_runtime::service::chain;
 
 /// Mode of files that containers read.
 const READABLE: u32 = 0o644;

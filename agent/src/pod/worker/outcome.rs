@@ -7,11 +7,11 @@ use tracing::warn;
 
 use super::operations::{Key, Outcome};
 use super::{RETRY, Worker, jittered};
-use crate::chain::chain;
 use crate::pod::spec;
 use crate::pod::status::Waiting;
 use crate::pod::sync::start::StartError;
 use crate::sinks::{EventKind, MountedVolumes, VolumeError};
+use hanok_runtime::service::chain;
 
 /// The first pause between tries to set volumes up.
 const VOLUME_RETRY: Duration = Duration::from_millis(500);

@@ -10,10 +10,10 @@ use k8s_openapi::api::core::v1::Pod;
 use tracing::{info, warn};
 
 use super::{Workers, house};
-use crate::chain::chain;
 use crate::pod::admit::{self, Verdict};
 use crate::pod::spec;
 use crate::pod::worker::{Desired, Existence, NodeDecision};
+use hanok_runtime::service::chain;
 
 /// What the runtime had when the agent started, as long as nobody has asked for it.
 #[derive(Debug)]

@@ -13,11 +13,11 @@ use tracing::{error, info, warn};
 
 use super::admission::Found;
 use super::{HOUSEKEEPING, HOUSEKEEPING_AGAIN, Workers};
-use crate::chain::chain;
 use crate::pod::resources::{self, QosClass, ROOT_CGROUP};
 use crate::pod::settings::Deps;
 use crate::pod::worker::Desired;
 use crate::pod::{files, spec};
+use hanok_runtime::service::chain;
 
 /// Least cpu.shares, for pods that asked for none.
 const MIN_SHARES: u64 = 2;
