@@ -16,17 +16,7 @@ const V1_NO_LIMIT: u64 = i64::MAX as u64 - 0xffff;
 impl Cgroups {
     /// What the cgroup and those below it have used.
     pub fn stats(&self, path: &str) -> Result<CgroupStats, CgroupError> {
-        let path = self.place(path)?;
-        let mut stats = CgroupStats::default();
-        for hierarchy in &self.hierarchies {
-            let directory = hierarchy.base.join(&path);
-            if hierarchy.unified {
-                read_v2(&directory, &mut stats);
-            } else {
-                read_v1(&directory, &hierarchy.controllers, &mut stats);
-            }
-        }
-        Ok(stats)
+        Ok(of(&self.places(path)?))
     }
 }
 
