@@ -11,6 +11,7 @@
 
 mod operations;
 mod outcome;
+mod publish;
 mod resize;
 mod running;
 mod stopping;
@@ -29,7 +30,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::back_off::{PullBackOff, after};
 use super::directory::Slot;
@@ -43,9 +44,9 @@ use super::status::{self, Ending, Facts, Failure};
 use super::sync::clean::Extent;
 use super::{labels, spec};
 use crate::sinks::MountedVolumes;
-use crate::timeline;
 use hanok_runtime::service::chain;
 use operations::{Key, Operations};
+use publish::is_ready;
 use stopping::Stopping;
 
 /// Time to the next try after an error, as the kubelet has it; half as much again at random.
@@ -419,36 +420,6 @@ impl Worker {
         }
     }
 
-    /// Publishes the status if it has changed.
-    fn publish(&mut self, seen: &Observation) {
-        let vanishing = self.cleaning == Some(Extent::Deleted);
-        if self.exists == Existence::Orphan || vanishing || matches!(self.stage, Stage::Gone) {
-            return;
-        }
-        self.facts.starting = self.operations.starting();
-        let status = status::build(&status::Inputs {
-            pod: &self.pod,
-            seen,
-            facts: &self.facts,
-            probes: &self.probes,
-            last: self.last.as_ref(),
-            now: self.deps.clock.now(),
-        });
-        if self.last.as_ref() == Some(&status) {
-            return;
-        }
-        self.last = Some(status.clone());
-        self.slot.set_status(status.clone());
-        let is_ready = is_ready(&status);
-        self.deps.status.publish(&self.pod, status);
-        if !self.told_ready && is_ready {
-            self.told_ready = true;
-            if let Some(steps) = self.deps.timeline.ready(&self.uid) {
-                info!(timeline = timeline::one_line(&steps), "pod is ready");
-            }
-        }
-    }
-
     /// Looks again at that time, or earlier.
     fn wake_at(&mut self, time: Timestamp) {
         self.wake = Some(self.wake.map_or(time, |wake| wake.min(time)));
@@ -477,12 +448,6 @@ impl Worker {
     fn set_ending(&mut self, ending: Ending) {
         self.facts.ending = ending;
     }
-}
-
-/// Whether the pod's Ready condition holds.
-fn is_ready(status: &PodStatus) -> bool {
-    let mut conditions = status.conditions.iter().flatten();
-    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 thread_local! {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::{assert_nothing_left, calls, deleted, is_ready, phase, waiting};
-use crate::pod::fake::{Fake, Node};
+use crate::pod::fake::{Fake, Node, Pull};
 use crate::pod::sample;
 use crate::pod::status::status_of;
 
@@ -169,4 +169,46 @@ async fn a_probes_answer_does_not_wait_for_what_it_left_behind() {
         "{:?}",
         began.elapsed()
     );
+}
+
+/// A pod whose container has another image and generation.
+fn with_image(pod: &Pod, image: &str) -> Pod {
+    let mut pod = pod.clone();
+    pod.metadata.generation = Some(pod.metadata.generation.unwrap_or(1) + 1);
+    let containers = &mut pod.spec.as_mut().expect("a spec").containers;
+    containers[0].image = Some(image.to_owned());
+    pod
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_is_replaced_within_a_second_stays_ready() {
+    let node = Node::start(&Fake::new());
+    let pod = sample::pod("Always", &[], &["a"]);
+    node.apply(&pod).await;
+    node.until("ready", is_ready).await;
+    let before = node.fake.state().statuses.len();
+    let replaced = with_image(&pod, "i:2");
+    node.apply(&replaced).await;
+    node.until("told", |state| {
+        let status = status_of(state.statuses.last(), "a").expect("a status");
+        status.restart_count == 1 && is_ready(state)
+    })
+    .await;
+    let state = node.fake.state();
+    assert!(state.statuses[before..].iter().all(super::ready));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replacement_that_takes_longer_is_told() {
+    let node = Node::start(&Fake::new());
+    let pod = sample::pod("Always", &[], &["a"]);
+    node.apply(&pod).await;
+    node.until("ready", is_ready).await;
+    node.fake.state().pull = Pull::Hangs;
+    let began = Instant::now();
+    node.apply(&with_image(&pod, "i:2")).await;
+    node.until("not ready", |state| !is_ready(state)).await;
+    let told = began.elapsed();
+    assert!(told >= Duration::from_secs(1), "{told:?}");
+    assert!(told < Duration::from_secs(2), "{told:?}");
 }
