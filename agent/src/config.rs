@@ -6,6 +6,7 @@ pub mod decode;
 pub mod kubelet;
 mod managers;
 mod resolve;
+mod standalone;
 pub mod text;
 mod without_effect;
 
@@ -74,10 +75,8 @@ pub struct Settings {
     pub node_ips: Vec<IpAddr>,
     /// Labels beside the standard ones.
     pub node_labels: BTreeMap<String, String>,
-    /// How to reach the API server.
-    pub kubeconfig: PathBuf,
-    /// How to get a kubeconfig while there is none.
-    pub bootstrap_kubeconfig: Option<PathBuf>,
+    /// The cluster that the node belongs to; none for a standalone node, which runs static pods and nothing else.
+    pub cluster: Option<Cluster>,
     /// Directories.
     pub paths: Paths,
     /// Who makes cgroups.
@@ -96,6 +95,15 @@ pub struct Settings {
     pub reserved: BTreeMap<String, Amount>,
     /// Fields and flags that were given and have no effect.
     pub without_effect: Vec<String>,
+}
+
+/// How a node reaches the API server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cluster {
+    /// Where it is, and who the node is.
+    pub kubeconfig: PathBuf,
+    /// How to get that while there is none.
+    pub bootstrap_kubeconfig: Option<PathBuf>,
 }
 
 /// Directories and programs.

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod alone;
 pub mod assembly;
 pub mod back_off;
 pub mod certificate;

@@ -136,10 +136,10 @@ pub enum ServerError {
         #[source]
         source: io::Error,
     },
-    /// Nobody would be refused anything.
+    /// Nobody on any network would be refused anything.
     #[error(
-        "anonymous callers are let in and may do everything: \
-         turn off authentication.anonymous or set authorization.mode to Webhook"
+        "anonymous callers are let in and may do everything: turn off authentication.anonymous, \
+         set authorization.mode to Webhook, or listen on the loopback alone (address: 127.0.0.1)"
     )]
     OpenToAll,
     /// Certificates.
@@ -164,6 +164,7 @@ impl Server {
     pub fn bind(config: ServerConfig, deps: Deps) -> Result<Self, ServerError> {
         if config.authentication.anonymous
             && config.authorization == AuthorizationConfig::AlwaysAllow
+            && !config.address.ip().is_loopback()
         {
             return Err(ServerError::OpenToAll);
         }

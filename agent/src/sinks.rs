@@ -1,6 +1,7 @@
 //! Where the pod core's output goes and its inputs beside the pods come from.
 //!
-//! Each trait has an implementation that speaks to the API server and one for `hanok run`, which has none.
+//! Each trait has an implementation that speaks to the API server, and one for where there is none: `hanok run` and a
+//! standalone agent.
 //! The pod core ([`crate::pod`]) knows only these.
 
 use std::collections::BTreeMap;

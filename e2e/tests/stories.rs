@@ -31,6 +31,10 @@ mod resize;
 mod restarts;
 #[path = "stories/run.rs"]
 mod run;
+#[path = "stories/stage.rs"]
+mod stage;
+#[path = "stories/standalone.rs"]
+mod standalone;
 #[path = "stories/static_pods.rs"]
 mod static_pods;
 #[path = "stories/usage.rs"]
@@ -60,6 +64,7 @@ fn main() -> ExitCode {
         agent_killed::stories(),
         bad_input::stories(),
         run::stories(),
+        standalone::stories(),
         joining::stories(),
         // Last: it reads the audit log of all that went before.
         api_server::stories(),

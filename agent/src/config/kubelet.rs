@@ -87,7 +87,7 @@ pub struct KubeletConfiguration {
     pub crash_loop_back_off: CrashLoopBackOff,
     /// The file that pods with the node's DNS get.
     pub resolv_conf: String,
-    /// Pod addresses when no API server gives any.
+    /// Pod addresses, for a standalone node or instead of those that the API server gives.
     #[serde(rename = "podCIDR")]
     pub pod_cidr: String,
     /// Refuse to start with swap on. hanok only warns when it is false.

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use super::decode::Decoded;
 use super::kubelet::KubeletConfiguration;
-use super::{ConfigError, Machine, Paths, Settings, managers, text};
+use super::{Cluster, ConfigError, Machine, Paths, Settings, managers, standalone, text};
 use crate::flags::Flags;
 use crate::pod::admit::check_pattern;
 use crate::quantity::Amount;
@@ -35,8 +35,7 @@ pub fn resolve(
             text::node_labels,
         )?
         .unwrap_or_default(),
-        kubeconfig: kubeconfig(flags)?,
-        bootstrap_kubeconfig: flags.bootstrap_kubeconfig.clone(),
+        cluster: cluster(flags, &kubelet)?,
         paths: paths(flags, &kubelet, machine),
         cgroup_driver: cgroup_driver(&kubelet)?,
         bridge_name: bridge_name(flags)?,
@@ -364,19 +363,19 @@ fn node_ips(text: &str) -> Result<Vec<IpAddr>, ConfigError> {
     }
 }
 
-fn kubeconfig(flags: &Flags) -> Result<PathBuf, ConfigError> {
+/// None for a node that is to be alone.
+fn cluster(flags: &Flags, config: &KubeletConfiguration) -> Result<Option<Cluster>, ConfigError> {
     match (&flags.kubeconfig, &flags.bootstrap_kubeconfig) {
-        (Some(path), _) => Ok(path.clone()),
+        (Some(kubeconfig), bootstrap) => Ok(Some(Cluster {
+            kubeconfig: kubeconfig.clone(),
+            bootstrap_kubeconfig: bootstrap.clone(),
+        })),
         (None, Some(path)) => refuse(
             "--bootstrap-kubeconfig",
             &path.display(),
             "give --kubeconfig too: there goes what the node uses once it has joined",
         ),
-        (None, None) => refuse(
-            "--kubeconfig",
-            &"",
-            "give the file that says how to reach the API server; to run pods without one, use `hanok run FILE`",
-        ),
+        (None, None) => standalone::check(config).map(|()| None),
     }
 }
 

@@ -157,15 +157,43 @@ fn a_bad_value_of_a_file_is_refused_with_the_files_name() {
 #[test]
 fn a_node_joins_where_its_kubeconfig_is_to_be() {
     let settings = settle(&["--bootstrap-kubeconfig=/b"]).unwrap();
-    assert_eq!(settings.kubeconfig, Path::new("/k"));
+    let cluster = settings.cluster.unwrap();
+    assert_eq!(cluster.kubeconfig, Path::new("/k"));
     assert_eq!(
-        settings.bootstrap_kubeconfig.as_deref(),
+        cluster.bootstrap_kubeconfig.as_deref(),
         Some(Path::new("/b"))
     );
     let alone = Flags {
         bootstrap_kubeconfig: Some("/b".into()),
         ..Flags::default()
     };
-    let error = kubeconfig(&alone).unwrap_err().to_string();
+    let error = cluster_of(&alone).unwrap_err();
     assert!(error.contains("give --kubeconfig too"), "{error}");
+}
+
+#[test]
+fn a_node_without_a_kubeconfig_is_alone() {
+    let error = cluster_of(&Flags::default()).unwrap_err();
+    assert!(error.starts_with("--kubeconfig: \"\": "), "{error}");
+    let mut flags = Flags::default();
+    flags.pods.pod_manifest_path = Some("/m".into());
+    let error = cluster_of(&flags).unwrap_err();
+    assert!(
+        error.starts_with("--authentication-token-webhook"),
+        "{error}"
+    );
+    flags.serving.authentication_token_webhook = Some(false);
+    flags.serving.authorization_mode = Some("AlwaysAllow".into());
+    assert_eq!(cluster_of(&flags), Ok(None));
+}
+
+fn cluster_of(flags: &Flags) -> Result<Option<Cluster>, String> {
+    let machine = Machine {
+        hostname: "n".into(),
+        program_dir: "/usr/bin".into(),
+    };
+    let settings = resolve(flags, Decoded::default(), &machine);
+    settings
+        .map(|settings| settings.cluster)
+        .map_err(|error| error.to_string())
 }

@@ -2,10 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 
 use crate::quantity::Amount;
+
+/// Addresses of the documentation's networks: asking for the way to them sends nothing.
+const ELSEWHERE: (Ipv4Addr, Ipv6Addr) = (
+    Ipv4Addr::new(192, 0, 2, 1),
+    Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1),
+);
 
 /// The machine as the Node object shows it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -186,6 +192,15 @@ pub fn address_towards(peer: SocketAddr) -> Option<IpAddr> {
     let socket = UdpSocket::bind(any).ok()?;
     socket.connect(peer).ok()?;
     socket.local_addr().ok().map(|address| address.ip())
+}
+
+/// The machine's address that leads elsewhere, as far as its routes say; the loopback's when none does.
+pub fn own_address(v6: bool) -> IpAddr {
+    let (elsewhere, loopback): (SocketAddr, IpAddr) = match v6 {
+        true => ((ELSEWHERE.1, 9).into(), Ipv6Addr::LOCALHOST.into()),
+        false => ((ELSEWHERE.0, 9).into(), Ipv4Addr::LOCALHOST.into()),
+    };
+    address_towards(elsewhere).unwrap_or(loopback)
 }
 
 #[cfg(test)]

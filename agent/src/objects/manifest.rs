@@ -1,4 +1,5 @@
-//! Objects for `hanok run`: what the manifest holds, and nothing else. There is no API server to sign a token.
+//! Objects where there is no API server: those that the manifests of `hanok run` hold, none for a standalone agent, and
+//! nobody who could sign a token.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

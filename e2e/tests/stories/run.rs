@@ -7,7 +7,9 @@ use anyhow::{Context, Result, ensure};
 use hanok_e2e::cluster::Space;
 use hanok_e2e::program::{hanok, hanok_in};
 use hanok_e2e::runner::Story;
-use hanok_e2e::{image, network, paths, stories};
+use hanok_e2e::{network, paths, stories};
+
+use crate::stage::Stage;
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![Lab:
@@ -16,72 +18,20 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-/// Directories of a run, below the lab's, and the machine that it plays on: the peer's, which stories do not use.
-struct Stage {
-    netns: String,
-    args: Vec<String>,
-    state: String,
-    run_dir: String,
-}
-
-impl Stage {
-    /// With the test program's image imported.
-    fn set(space: &Space<'_>, name: &str) -> Result<Self> {
-        let lab = space.lab()?;
-        let state = lab.dir().join(name).display().to_string();
-        let run_dir = lab.run_dir().join(name).display().to_string();
-        let (_, layout) = image::build(&["testapp".to_owned()])?.remove(0);
-        let layout = layout.dir().display().to_string();
-        let imported = hanok(&["image", "--state-dir", &state, "import", &layout])?;
-        ensure!(imported.status.success(), "{imported:?}");
-        let netns = lab.netns("peer");
-        let flags = [
-            format!("--state-dir={state}"),
-            format!("--run-dir={run_dir}"),
-            format!("--netns-dir={run_dir}/netns"),
-            format!("--cgroup-root={netns}/{name}"),
-            "--bridge-name=run0".to_owned(),
-        ];
-        let args = std::iter::once("run".to_owned()).chain(flags).collect();
-        Ok(Self {
-            netns,
-            args,
-            state,
-            run_dir,
-        })
-    }
-
-    fn args<'a>(&'a self, file: &'a str) -> Vec<&'a str> {
-        self.args.iter().map(String::as_str).chain([file]).collect()
-    }
-
-    /// Neither link nor record nor volume of a run.
-    fn is_clear(&self) -> Result<()> {
-        let links = network::in_namespace(&self.netns, &["ls", "/proc/sys/net/ipv4/conf"])?;
-        ensure!(
-            links
-                .split_whitespace()
-                .all(|l| ["all", "default", "eth0", "lo"].contains(&l)),
-            "{links}"
-        );
-        for dir in [
-            format!("{}/sandboxes", self.run_dir),
-            format!("{}/pods", self.state),
-        ] {
-            let left: Vec<_> = fs::read_dir(&dir).into_iter().flatten().flatten().collect();
-            ensure!(left.is_empty(), "left in {dir}: {left:?}");
-        }
-        Ok(())
-    }
+/// The command line of a run.
+fn args<'a>(flags: &'a [String], file: &'a str) -> Vec<&'a str> {
+    let flags = flags.iter().map(String::as_str);
+    std::iter::once("run").chain(flags).chain([file]).collect()
 }
 
 fn manifest_runs_in_the_foreground_and_leaves_nothing_behind(space: &Space<'_>) -> Result<()> {
     let stage = Stage::set(space, "run-hello")?;
+    let flags = stage.flags("run0");
     let hello = paths::workspace()
         .join("deploy/examples/hello.yaml")
         .display()
         .to_string();
-    let mut run = hanok_in(&stage.netns, &stage.args(&hello))?;
+    let mut run = hanok_in(&stage.netns, &args(&flags, &hello))?;
     let mut lines = BufReader::new(run.stdout.take().context("stdout")?).lines();
     let ready = lines.find(|l| l.as_ref().map_or(true, |l| l.contains("hello is ready at")));
     let ready = ready.context("it ended before it was ready")??;
@@ -112,11 +62,12 @@ fn manifest_runs_in_the_foreground_and_leaves_nothing_behind(space: &Space<'_>) 
     );
     let status = run.wait()?;
     ensure!(status.code().is_some(), "it died: {status}");
-    stage.is_clear()
+    stage.is_clear(&[])
 }
 
 fn run_ends_with_its_pods_and_says_whether_they_succeeded(space: &Space<'_>) -> Result<()> {
     let stage = Stage::set(space, "run-ends")?;
+    let flags = stage.flags("run0");
     for (code, success) in [("0", true), ("3", false)] {
         let file = format!("{}/pod.yaml", stage.state);
         fs::write(
@@ -126,12 +77,12 @@ fn run_ends_with_its_pods_and_says_whether_they_succeeded(space: &Space<'_>) -> 
                  [ {{ name: c, image: \"hanok.local/testapp:1\", imagePullPolicy: Never, args: [crash, \"{code}\"] }} ] }} }}"
             ),
         )?;
-        let output = hanok_in(&stage.netns, &stage.args(&file))?.wait_with_output()?;
+        let output = hanok_in(&stage.netns, &args(&flags, &file))?.wait_with_output()?;
         ensure!(
             output.status.success() == success,
             "exit code {code} gave {output:?}"
         );
-        stage.is_clear()?;
+        stage.is_clear(&[])?;
     }
     Ok(())
 }

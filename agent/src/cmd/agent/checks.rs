@@ -1,5 +1,7 @@
 //! What keeps the agent from starting, told before anything is touched.
 
+use std::path::Path;
+
 use anyhow::bail;
 use jiff::Timestamp;
 
@@ -26,15 +28,16 @@ pub(super) fn check(settings: &Settings) -> anyhow::Result<()> {
         );
     }
     embedded::driver_is_here(settings.cgroup_driver)?;
-    if settings
-        .kubelet
-        .authentication
-        .x509
-        .client_ca_file
-        .is_empty()
-    {
+    let authentication = &settings.kubelet.authentication;
+    if authentication.x509.client_ca_file.is_empty() {
         tracing::warn!(
-            "authentication.x509.clientCAFile (--client-ca-file) is not set: the API server's certificate is not accepted, so kubectl logs and exec fail"
+            "authentication.x509.clientCAFile (--client-ca-file) is not set: {}",
+            match &settings.cluster {
+                Some(_) =>
+                    "the API server's certificate is not accepted, so kubectl logs and exec fail",
+                None if authentication.anonymous.enabled => "every caller is anonymous",
+                None => "the kubelet API lets nobody in",
+            }
         );
     }
     Ok(())
@@ -42,13 +45,17 @@ pub(super) fn check(settings: &Settings) -> anyhow::Result<()> {
 
 /// Only version 2 has this file at its root.
 fn is_cgroup_v2() -> bool {
-    std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+    Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 
 /// A certificate for another node would be refused by the Node authorizer, request by request, and one that has
 /// expired by everybody.
-pub(super) fn certificate_is_ours(settings: &Settings, server: &ApiServer) -> anyhow::Result<()> {
-    let path = settings.kubeconfig.display();
+pub(super) fn certificate_is_ours(
+    settings: &Settings,
+    kubeconfig: &Path,
+    server: &ApiServer,
+) -> anyhow::Result<()> {
+    let path = kubeconfig.display();
     if let Some(facts) = &server.certificate
         && facts.not_after <= Timestamp::now()
     {

@@ -1,7 +1,7 @@
 //! From settings to the configurations of the parts.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::pod::directory::Pods;
 use crate::pod::files::dns::{DnsConfig, ResolvConf};
 use crate::pod::memory::MemoryRules;
 use crate::pod::users::UserRanges;
-use crate::server;
+use crate::server::{self, Reviewer};
 use crate::sinks::PodUpdate;
 use crate::source::file::{self, FileSource};
 use crate::source::static_pods::{Gate, StaticPods};
@@ -80,7 +80,7 @@ fn seccomp_dir(settings: &Settings) -> PathBuf {
 }
 
 /// What does not change about the node.
-pub(super) async fn facts(settings: &Settings, server: &ApiServer) -> anyhow::Result<Facts> {
+pub(super) fn facts(settings: &Settings, ips: Vec<IpAddr>) -> Facts {
     let kubelet = &settings.kubelet;
     let machine = machine::look(&settings.paths.root_dir);
     let by_core = machine.cpus.saturating_mul(kubelet.pods_per_core);
@@ -89,10 +89,10 @@ pub(super) async fn facts(settings: &Settings, server: &ApiServer) -> anyhow::Re
     } else {
         kubelet.max_pods
     };
-    Ok(Facts {
+    Facts {
         name: settings.node_name.clone(),
         hostname: settings.node_name.clone(),
-        ips: addresses(settings, server).await?,
+        ips,
         machine,
         max_pods,
         reserved: settings.reserved.clone(),
@@ -104,14 +104,30 @@ pub(super) async fn facts(settings: &Settings, server: &ApiServer) -> anyhow::Re
         handlers: Vec::new(),
         user_namespaces: false,
         max_images: usize::try_from(kubelet.node_status_max_images).ok(),
-    })
+    }
+}
+
+/// The node's addresses as they were given, if none of them is to be found out.
+fn given_addresses(settings: &Settings) -> Option<Vec<IpAddr>> {
+    let given = &settings.node_ips;
+    let all = !given.is_empty() && given.iter().all(|ip| !ip.is_unspecified());
+    all.then(|| given.clone())
+}
+
+/// The same for a node that is alone: those given, or the one that leads elsewhere.
+pub(super) fn own_addresses(settings: &Settings) -> Vec<IpAddr> {
+    let v6 = settings.node_ips.first().is_some_and(IpAddr::is_ipv6);
+    given_addresses(settings).unwrap_or_else(|| vec![machine::own_address(v6)])
 }
 
 /// The node's addresses: those given, or the one by which it reaches the API server.
-async fn addresses(settings: &Settings, server: &ApiServer) -> anyhow::Result<Vec<IpAddr>> {
-    let given = &settings.node_ips;
-    if !given.is_empty() && given.iter().all(|ip| !ip.is_unspecified()) {
-        return Ok(given.clone());
+pub(super) async fn addresses_towards(
+    settings: &Settings,
+    kubeconfig: &Path,
+    server: &ApiServer,
+) -> anyhow::Result<Vec<IpAddr>> {
+    if let Some(given) = given_addresses(settings) {
+        return Ok(given);
     }
     let host = server
         .url
@@ -120,7 +136,7 @@ async fn addresses(settings: &Settings, server: &ApiServer) -> anyhow::Result<Ve
         .trim_matches(['[', ']'])
         .to_owned();
     let port = server.url.port_u16().unwrap_or(443);
-    let kubeconfig = settings.kubeconfig.display();
+    let kubeconfig = kubeconfig.display();
     let lookup = tokio::time::timeout(RESOLVE, tokio::net::lookup_host((host.as_str(), port)));
     let peers: Vec<SocketAddr> = match lookup.await {
         Ok(Ok(peers)) => peers.collect(),
@@ -132,9 +148,8 @@ async fn addresses(settings: &Settings, server: &ApiServer) -> anyhow::Result<Ve
         ),
     };
     let family = |ip: &IpAddr| {
-        given
-            .first()
-            .is_none_or(|wanted| wanted.is_ipv4() == ip.is_ipv4())
+        let wanted = settings.node_ips.first();
+        wanted.is_none_or(|wanted| wanted.is_ipv4() == ip.is_ipv4())
     };
     let found = peers
         .into_iter()
@@ -156,10 +171,10 @@ impl StaticSource {
     pub(super) async fn follow(
         self,
         updates: mpsc::Sender<PodUpdate>,
-        mirrors: Mirrors,
+        mirrors: Option<Mirrors>,
         gate: Gate,
     ) {
-        let pods = |source| StaticPods::new(source, updates, Some(mirrors));
+        let pods = |source| StaticPods::new(source, updates, mirrors);
         match self {
             Self::File(source) => file::follow(source, pods("file"), gate).await,
             Self::Url(source) => url::follow(source, pods("http"), gate).await,
@@ -276,16 +291,15 @@ fn stats(settings: &Settings, assembled: &Assembled) -> Stats {
 /// What the kubelet API answers from.
 pub(super) fn server_deps(
     settings: &Settings,
-    api: &ApiServer,
     assembled: &Assembled,
     pods: Pods,
+    reviewer: Arc<dyn Reviewer>,
 ) -> server::Deps {
-    let client = api.requests.clone();
     server::Deps {
         runtime: assembled.embedded.runtime.clone(),
         stats: Arc::new(stats(settings, assembled)),
         pods: Arc::new(pods),
-        reviewer: Arc::new(server::ApiReviewer::new(move || client.clone())),
+        reviewer,
         health: Arc::new(|| Ok(())),
         configz: serde_json::to_value(&settings.kubelet).unwrap_or_default(),
     }

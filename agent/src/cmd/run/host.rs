@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
-use std::net::UdpSocket;
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -12,8 +11,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::pod::files::dns::ResolvConf;
 use crate::quantity::Amount;
 
-/// An address of the documentation's network: asking for the way to it sends nothing.
-const ELSEWHERE: &str = "192.0.2.1:9";
 /// The node's name servers, where a stub resolver hides them.
 const BEHIND_STUB: &str = "/run/systemd/resolve/resolv.conf";
 
@@ -35,18 +32,6 @@ pub(super) fn identified(mut pod: Pod, index: usize) -> Pod {
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert("kubernetes.io/config.source".to_owned(), "file".to_owned());
     pod
-}
-
-/// The address that leads elsewhere; the loopback's when none does.
-pub(super) fn address() -> String {
-    let local = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
-        socket.connect(ELSEWHERE)?;
-        socket.local_addr()
-    });
-    local.map_or_else(
-        |_| "127.0.0.1".to_owned(),
-        |address| address.ip().to_string(),
-    )
 }
 
 /// Memory of the machine in bytes; 0 when it does not say.
@@ -116,6 +101,5 @@ mod tests {
     fn the_machine_says_what_it_has() {
         assert!(memory() > 0);
         assert!(allocatable(1)["cpu"] >= Amount::units(1));
-        assert!(address().parse::<std::net::IpAddr>().is_ok());
     }
 }

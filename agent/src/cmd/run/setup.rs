@@ -228,7 +228,7 @@ fn settings(root_dir: &Path, log_dir: &Path) -> Settings {
     let memory = host::memory();
     let (pods, links) = (log_dir.join("pods"), log_dir.join("containers"));
     let mut settings = Settings::new(root_dir.join("pods"), pods, links);
-    settings.host_ips = vec![host::address()];
+    settings.host_ips = vec![machine::own_address(false).to_string()];
     settings.node_memory = memory;
     settings.allocatable = host::allocatable(memory);
     settings.dns.node = host::resolv_conf();
