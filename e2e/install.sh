@@ -14,13 +14,13 @@ for what in "$@"; do
     case $what in
     build) packages+=(gcc libc6-dev libseccomp-dev pkg-config) ;;
     demo) packages+=(busybox-static iproute2 nftables) ;;
-    test) packages+=(busybox-static iproute2 nftables curl ca-certificates util-linux) programs+=(usr/bin/docker-registry) ;;
+    test) packages+=(busybox-static iproute2 nftables curl ca-certificates util-linux conmon) programs+=(usr/bin/docker-registry) ;;
     conformance) packages+=(bash-static curl util-linux) programs+=(usr/sbin/nginx) ;;
     oci) packages+=(runc crun busybox-static util-linux) ;;
     bench) packages+=(conmon) ;;
     # Debian 12 has Linux 6.12, that of Debian 13, beside its own, which maps no ids of a tmpfs.
     v2)
-        packages+=(qemu-system-x86 e2fsprogs binutils xz-utils busybox-static iproute2 nftables util-linux)
+        packages+=(qemu-system-x86 e2fsprogs binutils xz-utils busybox-static iproute2 nftables util-linux curl)
         kernels=(linux-image-6.12-cloud-amd64 linux-image-cloud-amd64)
         ;;
     peer) packages+=(runc containernetworking-plugins iptables conntrack) ;;

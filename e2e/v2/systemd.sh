@@ -1,5 +1,6 @@
 #!/bin/bash
-# Runs what asks systemd for cgroups in a machine whose init it is: the driver's own test, and manifests by `hanok run`.
+# Runs what asks systemd for cgroups in a machine whose init it is: the driver's own test, manifests by `hanok run`,
+# and the agent as a unit of deploy/.
 # systemd is this machine's own, with its libraries; see lib.sh for the machine. Prints the tests' own results.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -7,7 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 . e2e/v2/lib.sh
 
-# Seconds that the machine may live; it takes some sixty.
+# Seconds that the machine may live; it takes some hundred.
 readonly LIFE=400
 hanok=${HANOK:-target/release/hanok}
 
@@ -22,6 +23,7 @@ for program in systemd systemd-shutdown systemd-cgroups-agent; do
     add "/lib/systemd/$program" "$root/lib/systemd/$program"
 done
 for program in systemctl systemd-cgls dbus-daemon; do add "$(command -v "$program")" "$root/bin/$program"; done
+add "$(command -v curl)" "$root/bin/curl"
 # The system's bus, by which systemd is asked.
 mkdir -p "$root/usr/share/dbus-1/system.d" "$root/etc/dbus-1/system.d"
 ln -s /run "$root/var/run"
@@ -60,6 +62,13 @@ add "$hanok" "$root/programs/hanok"
 add "$tests" "$root/tests/driver"
 strip --strip-debug "$root/programs/hanok" "$root/tests/driver"
 ln -s /programs/hanok "$root/bin/hanok"
+# As an administrator installs them.
+mkdir -p "$root/etc/hanok" "$root/etc/systemd/system/hanok.service.d"
+cp deploy/hanok.service "$root/etc/systemd/system/"
+cp deploy/standalone.conf "$root/etc/systemd/system/hanok.service.d/"
+cp deploy/standalone.yaml "$root/etc/hanok/"
+printf '[Service]\nStandardOutput=append:/tmp/story/agent.log\nStandardError=inherit\n' \
+    >"$root/etc/systemd/system/hanok.service.d/log.conf"
 cp e2e/v2/pods.sh "$root/tests/"
 cp e2e/v2/story.sh "$root/tests/story"
 make_disk 2G

@@ -159,7 +159,7 @@ impl Driver {
             Self::Cgroupfs => Ok(false),
             Self::Systemd { systemd, root, .. } => {
                 let unit = Unit::of_path(root, path);
-                Ok(systemd.set(&unit, settings).await?)
+                Ok(systemd.set(&unit.name, settings).await?)
             }
         }
     }

@@ -76,7 +76,7 @@ impl Systemd {
         // It may be known and not be started.
         let (changed, started) = tokio::join!(
             biased;
-            self.set(unit, settings),
+            self.set(&unit.name, settings),
             self.bus
                 .request(task, Answered::Job, "StartUnit", &body)
         );
@@ -133,7 +133,7 @@ impl Systemd {
             .request(task, Answered::Reply, "AttachProcessesToUnit", &body)
             .await;
         if matches!(attached, Ok(Outcome::Done)) {
-            return self.set(unit, settings).await.map(drop);
+            return self.set(&unit.name, settings).await.map(drop);
         }
         // It has ended, and is kept because it failed.
         let task = Task {
@@ -173,20 +173,16 @@ impl Systemd {
 
     /// Changes the limits of a unit that is there; whether it is. Afterwards systemd writes none of them any more by
     /// itself.
-    pub(crate) async fn set(
-        &self,
-        unit: &Unit,
-        settings: &[Setting],
-    ) -> Result<bool, SystemdError> {
+    pub(crate) async fn set(&self, unit: &str, settings: &[Setting]) -> Result<bool, SystemdError> {
         let limits = self.limits(settings);
         if limits.is_empty() {
             return Ok(true);
         }
         let task = Task {
             verb: "change",
-            unit: &unit.name,
+            unit,
         };
-        let body = (unit.name.as_str(), true, encoded(&limits));
+        let body = (unit, true, encoded(&limits));
         let set = self
             .bus
             .request(task, Answered::Deed, "SetUnitProperties", &body);

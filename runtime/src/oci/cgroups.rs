@@ -169,6 +169,33 @@ fn is_plain(file: &str) -> bool {
         && !file.starts_with("cgroup.")
 }
 
+/// Tells systemd of changed limits, if it made the cgroup: it writes what it knows whenever it starts anew. What it does
+/// not know it has set back then, so that is written again.
+pub(super) fn tell(
+    runtime: &Runtime,
+    record: &Record,
+    places: &[cgroup::Place],
+    resources: &LinuxResources,
+) -> Result<()> {
+    let Some(unit) = &record.unit else {
+        return Ok(());
+    };
+    let limits = limits(places, resources);
+    let telling = async {
+        let systemd = Systemd::open(runtime.shim.clone(), true).await?;
+        systemd.set(unit, &limits).await
+    };
+    if !block_on(&runtime.shim, telling)?.map_err(CgroupError::from)? {
+        return Ok(());
+    }
+    for place in places {
+        for Write { file, value } in resources::writes(place, resources) {
+            place.write(&file, &value)?;
+        }
+    }
+    Ok(())
+}
+
 /// Kills what is left in a container's cgroup and removes it.
 pub(super) fn remove(runtime: &Runtime, record: &Record) -> Result<()> {
     // systemd itself forgets a scope that has ended.

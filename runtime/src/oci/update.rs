@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::record::Status;
 use super::resources::{self, Write};
-use super::{OciError, Result, Runtime};
+use super::{OciError, Result, Runtime, cgroups};
 use crate::cgroup::{Place, Undo};
 
 impl Runtime {
@@ -34,6 +34,11 @@ impl Runtime {
                 undo.undo();
                 return Err(error.into());
             }
+        }
+        // Not before the files, for systemd sets a memory limit without asking whether what is in use fits.
+        if let Err(error) = cgroups::tell(self, &record, &places, &resources) {
+            undo.undo();
+            return Err(error);
         }
         undo.keep();
         Ok(())
