@@ -7,6 +7,7 @@
 mod compile;
 mod default;
 mod profile;
+mod shorten;
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};

@@ -10,6 +10,7 @@ use libseccomp::{
 
 use super::SeccompError;
 use super::profile::{Arg, Policy, Recent, Rule};
+use super::shorten::shorten;
 
 /// libseccomp's optimisation level 2 sorts the system calls into a binary tree. The kernel runs the
 /// program once for every call number when it is loaded, so a short path also makes loading fast.
@@ -17,6 +18,12 @@ const BINARY_TREE: u32 = 2;
 
 /// Compiles a policy to an array of `struct sock_filter` in native byte order.
 pub(super) fn compile(policy: &Policy) -> Result<Vec<u8>, SeccompError> {
+    let program = as_written(policy)?;
+    Ok(shorten(&program).unwrap_or(program))
+}
+
+/// The program as libseccomp writes it.
+pub(super) fn as_written(policy: &Policy) -> Result<Vec<u8>, SeccompError> {
     let default = action(&policy.default_action, policy.default_errno_ret)?;
     let mut filter = ScmpFilterContext::new(default).map_err(failed("context"))?;
     for name in &policy.architectures {

@@ -243,6 +243,73 @@ fn calls_of_the_32_bit_ways_in_are_judged_too() {
 }
 
 #[test]
+fn a_shortened_program_decides_as_the_one_that_was_written() {
+    let json = r#"{"defaultAction": "SCMP_ACT_ERRNO", "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86"],
+        "syscalls": [
+            {"names": ["read", "write", "close"], "action": "SCMP_ACT_ALLOW"},
+            {"names": ["socket"], "action": "SCMP_ACT_ALLOW",
+             "args": [{"index": 0, "value": 16, "op": "SCMP_CMP_NE"}]},
+            {"names": ["clone"], "action": "SCMP_ACT_ALLOW",
+             "args": [{"index": 0, "value": 2114060288, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}]},
+            {"names": ["ptrace"], "action": "SCMP_ACT_KILL_PROCESS"}]}"#;
+    let policies = [
+        default::policy(0),
+        default::policy(u64::MAX),
+        Policy::parse(json.as_bytes()).unwrap(),
+    ];
+    let values = [0, 16, 0x1000_0000, 0x2_0000, u64::MAX];
+    for policy in policies {
+        let filter = |program| Filter { program, flags: 0 };
+        let (long, short) = (
+            filter(compile::as_written(&policy).unwrap()),
+            filter(compile::compile(&policy).unwrap()),
+        );
+        let (written, left) = (long.program.len() / 8, short.program.len() / 8);
+        assert!(left * 2 < written || written < 100, "{written} to {left}");
+        for arch in [X86_64, 0x4000_0003, 0xc000_00b7, 0, u32::MAX] {
+            let numbers = (0..1100)
+                .chain(0x3fff_fff0..0x4000_0400)
+                .chain([1 << 31, u32::MAX]);
+            for number in numbers {
+                for value in values {
+                    for args in [[value; 6], [value, 0, 0, 0, 0, 0]] {
+                        let (want, got) = (
+                            judge(&long, arch, number, args),
+                            judge(&short, arch, number, args),
+                        );
+                        assert_eq!(want, got, "{arch:#x} {number} {args:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_such_program_is_not_shortened() {
+    let one = |code: u16, k: u32| [&code.to_ne_bytes()[..], &[0, 0], &k.to_ne_bytes()].concat();
+    let (number, end) = (one(0x20, 0), one(0x06, ALLOW));
+    for program in [
+        vec![],
+        vec![1, 2, 3],
+        end.clone(),
+        // Falls off the end; jumps out of it; computes with the number.
+        number.clone(),
+        [one(0x05, 9), end.clone()].concat(),
+        [number.clone(), one(0x54, 1), one(0x15, 1), end.clone()].concat(),
+    ] {
+        assert_eq!(shorten::shorten(&program), None, "{program:?}");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_bytes_panic(program in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..400)) {
+        let _ = shorten::shorten(&program);
+    }
+}
+
+#[test]
 fn equal_capabilities_share_a_program() {
     let filters = Filters::new("/nowhere".into());
     let one = filters.get(&RuntimeDefault, 0b1).unwrap().unwrap();
