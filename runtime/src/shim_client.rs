@@ -1,15 +1,15 @@
 //! The asynchronous caller of a shim.
 //!
 //! A [`Shim`] is a socket path and a few idle connections. A connection carries one request at a time, so
-//! requests that overlap use several; subscriptions and execs keep theirs. Descriptors for an exec travel
-//! beside the request. Nothing here knows what the requests mean.
+//! requests that overlap use several; a subscription keeps its own, an exec has one until it ends. Descriptors for an
+//! exec travel beside the request. Nothing here knows what the requests mean.
 
 mod connection;
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hanok_shim::frame::FrameError;
@@ -18,8 +18,9 @@ use hanok_shim::protocol::{Event, FailureKind, Reply, Request, ShimState, VERSIO
 pub use connection::bind;
 use connection::{Connection, connect};
 
-/// Idle connections kept per shim. Each costs a descriptor on both sides.
-const MAX_IDLE: usize = 1;
+/// Idle connections kept per shim: as many as a pod often has exec probes at once. Each costs a descriptor on both
+/// sides.
+const MAX_IDLE: usize = 2;
 
 /// How long a shim may take to answer. The slowest request starts a container, which is milliseconds; a
 /// shim that is silent for this long is stopped or stuck, and must not hold its pod's worker for ever.
@@ -78,7 +79,28 @@ pub enum ShimError {
 #[derive(Debug)]
 pub struct Shim {
     socket: PathBuf,
-    idle: Mutex<Vec<Connection>>,
+    idle: Arc<Idle>,
+}
+
+/// Connections on which nothing is under way.
+#[derive(Debug, Default)]
+struct Idle(Mutex<Vec<Connection>>);
+
+impl Idle {
+    fn take(&self) -> Option<Connection> {
+        self.lock().pop()
+    }
+
+    fn put(&self, connection: Connection) {
+        let mut idle = self.lock();
+        if idle.len() < MAX_IDLE {
+            idle.push(connection);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Shim {
@@ -86,7 +108,7 @@ impl Shim {
     pub fn new(socket: PathBuf) -> Self {
         Shim {
             socket,
-            idle: Mutex::default(),
+            idle: Arc::default(),
         }
     }
 
@@ -144,11 +166,15 @@ impl Shim {
         request: &Request,
         fds: &[BorrowedFd<'_>],
     ) -> Result<ExecConnection, ShimError> {
-        let mut connection = self.connect().await?;
-        match self.in_time(connection.call(request, fds)).await? {
-            Reply::Started { .. } => Ok(ExecConnection(connection)),
-            _ => Err(self.unexpected()),
+        let (connection, done) = self.call_on_one(request, fds).await?;
+        if matches!(done, Ok(Reply::Started { .. })) {
+            return Ok(ExecConnection {
+                connection: Some(connection),
+                idle: self.idle.clone(),
+            });
         }
+        self.keep(connection, done)?;
+        Err(self.unexpected())
     }
 
     /// Ends the shim and everything in it; returns when it has closed the connection.
@@ -168,19 +194,28 @@ impl Shim {
         self.in_time(ending).await
     }
 
-    /// One request and its first reply, on a connection that is free.
+    /// One request and its only reply, on a connection that is free.
     async fn call(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Reply, ShimError> {
-        let idle = self.lock().pop();
-        if let Some(mut connection) = idle {
+        let (connection, done) = self.call_on_one(request, fds).await?;
+        self.keep(connection, done)
+    }
+
+    /// One request and its first reply, on a connection that was free, with that connection.
+    async fn call_on_one(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Connection, Result<Reply, ShimError>), ShimError> {
+        if let Some(mut connection) = self.idle.take() {
             // The idle connection is broken when the shim has dropped it, but then nothing was done either.
             match self.in_time(connection.call(request, fds)).await {
                 Err(ShimError::Gone { .. } | ShimError::Io { .. }) if !connection.answered => {}
-                done => return self.keep(connection, done),
+                done => return Ok((connection, done)),
             }
         }
         let mut connection = self.connect().await?;
         let done = self.in_time(connection.call(request, fds)).await;
-        self.keep(connection, done)
+        Ok((connection, done))
     }
 
     /// A connection is used again after an answer, be it a failure of the shim's.
@@ -190,10 +225,7 @@ impl Shim {
         done: Result<Reply, ShimError>,
     ) -> Result<Reply, ShimError> {
         if matches!(done, Ok(_) | Err(ShimError::Failed { .. })) {
-            let mut idle = self.lock();
-            if idle.len() < MAX_IDLE {
-                idle.push(connection);
-            }
+            self.idle.put(connection);
         }
         done
     }
@@ -240,10 +272,6 @@ impl Shim {
             socket: self.socket.clone(),
         }
     }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A stream of events.
@@ -257,20 +285,36 @@ impl Events {
     }
 }
 
-/// The connection of an exec.
+/// The connection of an exec. Dropped before its end, it is closed, and the process runs on.
 #[derive(Debug)]
-pub struct ExecConnection(Connection);
+pub struct ExecConnection {
+    /// None once the end has come.
+    connection: Option<Connection>,
+    idle: Arc<Idle>,
+}
 
 impl ExecConnection {
-    /// Waits for the end of the process: 0..=255.
+    /// Waits for the end of the process: 0..=255. May be dropped and called again, until it has said the end.
     pub async fn exit(&mut self) -> Result<i32, ShimError> {
-        match self.0.receive::<Reply>().await? {
+        let Some(connection) = &mut self.connection else {
+            // Whoever has heard the end asks again.
+            return std::future::pending().await;
+        };
+        let reply = connection.receive::<Reply>().await?;
+        let ended = match reply {
             Reply::ExecExited { code } => Ok(code),
             Reply::Failed { kind, message } => Err(ShimError::Failed { kind, message }),
-            _ => Err(ShimError::Unexpected {
-                socket: self.0.socket.clone(),
-            }),
+            _ => {
+                return Err(ShimError::Unexpected {
+                    socket: connection.socket.clone(),
+                });
+            }
+        };
+        // It is free for the next request now.
+        if let Some(connection) = self.connection.take() {
+            self.idle.put(connection);
         }
+        ended
     }
 }
 

@@ -39,6 +39,11 @@ impl Entry {
         self.v2.as_ref().map(AsFd::as_fd)
     }
 
+    /// Whether a process is in all of them when it is born.
+    pub(crate) fn is_whole_at_clone(&self) -> bool {
+        self.v1.is_empty()
+    }
+
     /// Moves a process into what clone could not put it into. The first write after a quiet time waits for
     /// an RCU grace period, about 15 ms; the others do not.
     pub(crate) fn join(&self, pid: i32) -> Result<()> {

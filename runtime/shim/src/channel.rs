@@ -9,7 +9,7 @@ use hanok_shim::frame;
 use hanok_shim::protocol::FailureKind;
 use hanok_shim::sys::socket;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
@@ -122,7 +122,15 @@ impl Line {
 
     /// Shim: the next report.
     pub(crate) fn receive(&self) -> rustix::io::Result<Received> {
-        let mut buffer = vec![0; MAX_REPORT];
+        // Most are a few bytes, and a buffer for the longest would be memory that a clone makes dear.
+        let flags = RecvFlags::PEEK | RecvFlags::TRUNC;
+        let length = match recv(&self.0, &mut [0; 0], flags) {
+            Ok((_, length)) => length,
+            Err(Errno::AGAIN) => return Ok(Received::Empty),
+            Err(Errno::CONNRESET) => return Ok(Received::End),
+            Err(error) => return Err(error),
+        };
+        let mut buffer = vec![0; length.clamp(1, MAX_REPORT)];
         let mut fds = Vec::new();
         match socket::receive(&self.0, &mut buffer, &mut fds) {
             // A child that died with the permit unread resets the connection.

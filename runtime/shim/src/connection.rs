@@ -10,8 +10,9 @@ use serde::Serialize;
 
 use crate::poller::Interest;
 
-/// Bytes taken from the socket at once.
-const CHUNK: usize = 16 << 10;
+/// Bytes taken from the socket at once. What the loop writes to after a clone is copied page by page, so little is
+/// taken: only the request that starts a container is longer.
+const CHUNK: usize = 4 << 10;
 
 /// Unsent bytes at which a subscriber is dropped. Events are doorbells: who comes back asks for the state.
 const MAX_BACKLOG: usize = 256 << 10;
@@ -38,6 +39,8 @@ pub(crate) struct Connection {
     fds: Vec<OwnedFd>,
     unsent: Vec<u8>,
     pub(crate) phase: Phase,
+    /// What the poller wakes for.
+    watched: Interest,
 }
 
 /// The connection is of no use any more.
@@ -52,7 +55,21 @@ impl Connection {
             fds: Vec::new(),
             unsent: Vec::new(),
             phase: Phase::New,
+            watched: Interest::READ,
         }
+    }
+
+    /// What to tell the poller; none when that can stay as it is. A request that is being worked on is no reason: the
+    /// next one seldom comes before its answer, and does no harm when it `woke` us once.
+    pub(crate) fn rewatch(&mut self, woke: bool) -> Option<Interest> {
+        let wanted = self.interest();
+        let interest = Interest {
+            read: wanted.read || (self.watched.read && !woke),
+            write: wanted.write,
+        };
+        let changed = interest != self.watched;
+        self.watched = interest;
+        changed.then_some(interest)
     }
 
     pub(crate) fn interest(&self) -> Interest {

@@ -17,9 +17,7 @@ use crate::failure::{Doing, Failure, Result};
 use crate::host::Host;
 use crate::oci::Gate;
 use crate::poller::{Interest, Token};
-use crate::process::{
-    Stdio, become_process, duplicate, null_stdio, open_terminal, set_limits_and_label,
-};
+use crate::process::{Stdio, become_process, duplicate, open_terminal, set_limits_and_label};
 use crate::reap::Ending;
 use crate::relay::Owner;
 use crate::resolve::open_host;
@@ -85,7 +83,6 @@ impl Shim {
                 format!("id {:?} is taken", spec.exec),
             ));
         }
-        let process = effective_process(container, spec.process, spec.inherit);
         let streams = Streams::take([spec.stdin, spec.stdout, spec.stderr], fds)?;
         if let Some(users) = &self.users {
             for fd in [&streams.stdin, &streams.stdout, &streams.stderr]
@@ -96,35 +93,46 @@ impl Shim {
             }
         }
         let entry = &container.entry;
+        let pidfd = container.pidfd.as_fd();
         let (line, child_line) = Line::pair().doing(|| "make a channel")?;
-        setns(&container.pidfd, ns::PID).doing(|| "join the container's PID namespace")?;
+        setns(pidfd, ns::PID).doing(|| "join the container's PID namespace")?;
         let cloned = self.clone_back(|flags| {
             clone_process(flags, entry.at_clone()).doing(|| "clone a process")
         })?;
         let Cloned::Parent { pid, pidfd } = cloned else {
             // Or the end of the shim would not be seen on the channel.
             drop(line);
+            let process = effective_process(container, spec.process, spec.inherit);
             let child = Child {
                 host: &self.host,
-                init: container.pidfd.as_fd(),
+                init: pidfd,
                 users: self.users.is_some(),
                 root: None,
                 process: &process,
                 line: &child_line,
+                waits: !entry.is_whole_at_clone(),
                 gate: None,
             };
             child_line.report_failure(child.run(streams, spec.tty));
             exec::exit_now(1);
         };
         drop(child_line);
-        let joined = entry
-            .join(pid)
-            .and_then(|()| line.permit().doing(|| "wake the process"));
+        let joined = match entry.is_whole_at_clone() {
+            true => Ok(()),
+            false => entry
+                .join(pid)
+                .and_then(|()| line.permit().doing(|| "wake the process")),
+        };
         let key = self.new_key();
         let watched = joined.and_then(|()| {
-            let token = Token::ExecSetup(key);
+            // Without a terminal there is nothing to do before its end of file, which always wakes.
+            let interest = if spec.tty {
+                Interest::READ
+            } else {
+                Interest::NONE
+            };
             self.poller
-                .add(&line, token, Interest::READ)
+                .add(&line, Token::ExecSetup(key), interest)
                 .doing(|| "watch the process")
         });
         // Without a terminal the process has its own copies, and the shim keeps none.
@@ -282,6 +290,8 @@ pub(crate) struct Child<'a> {
     pub(crate) root: Option<BorrowedFd<'a>>,
     pub(crate) process: &'a Process,
     pub(crate) line: &'a Line,
+    /// Whether it is not in all of its cgroups before it is permitted to go on.
+    pub(crate) waits: bool,
     /// What only `hanok oci` asks for.
     pub(crate) gate: Option<&'a Gate>,
 }
@@ -296,9 +306,11 @@ impl Child<'_> {
 
     fn prepare(&self, streams: Streams, tty: bool) -> Result<Stdio> {
         setsid().doing(|| "begin a session")?;
-        self.line
-            .wait_for_permit()
-            .doing(|| "join the container's cgroups")?;
+        if self.waits {
+            self.line
+                .wait_for_permit()
+                .doing(|| "join the container's cgroups")?;
+        }
         set_limits_and_label(self.host, self.process)?;
         let users = if self.users { ns::USER } else { 0 };
         let namespaces = NAMESPACES | users;
@@ -314,11 +326,12 @@ impl Child<'_> {
             let root = open_host("/", rustix::fs::OFlags::PATH).doing(|| "open /")?;
             return open_terminal(root.as_fd(), self.line);
         }
-        let null = null_stdio(self.host)?;
+        let or_null =
+            |stream: Option<OwnedFd>| stream.map_or_else(|| duplicate(self.host.null.as_fd()), Ok);
         Ok(Stdio {
-            stdin: streams.stdin.unwrap_or(null.stdin),
-            stdout: streams.stdout.unwrap_or(null.stdout),
-            stderr: streams.stderr.unwrap_or(null.stderr),
+            stdin: or_null(streams.stdin)?,
+            stdout: or_null(streams.stdout)?,
+            stderr: or_null(streams.stderr)?,
             terminal: false,
         })
     }

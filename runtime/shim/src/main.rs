@@ -45,6 +45,7 @@ use std::process::ExitCode;
 use args::{Args, Verb};
 
 fn main() -> ExitCode {
+    hanok_shim::sys::signal::forget_inherited();
     let args = match Args::parse(std::env::args_os().skip(1)) {
         Ok(args) => args,
         Err(message) => return fail(&format!("{message}\n{}", args::USAGE), 2),

@@ -58,14 +58,17 @@ fn try_become(
     gate: Option<&Gate>,
 ) -> Result<Failure> {
     umask(rustix::fs::Mode::from_raw_mode(spec.umask.unwrap_or(0o022)));
-    let user = user::resolve(&spec.user)?;
+    let user = match user::known(spec) {
+        Some(user) => user,
+        None => user::resolve(&spec.user)?,
+    };
     line.report(&Report::Resolved(user.clone()), None)
         .doing(|| "report the user")?;
     cwd::enter(&spec.cwd)?;
     // A keyring of the node's session would be shared by all containers. Not every kernel has keyrings.
     let _ = process::join_new_keyring();
+    // What was duplicated is closed with the rest, by the exec.
     install_stdio(&stdio, &user).map_err(|failure| explain(host, &user, failure))?;
-    drop(stdio);
     let program = program::Program::find(&spec.args, &environment(spec, &user))?;
     exec::close_on_exec_from(gate.map_or(3, Gate::first_closed)).doing(|| "close descriptors")?;
     credentials::change_user(spec, &user).map_err(|failure| explain(host, &user, failure))?;
@@ -135,7 +138,7 @@ fn install_stdio(stdio: &Stdio, user: &ResolvedUser) -> Result<()> {
     for fd in [&stdio.stdin, &stdio.stdout, &stdio.stderr] {
         let stat = fstat(fd).doing(|| "stat a standard stream")?;
         let is_fifo = FileType::from_raw_mode(stat.st_mode) == FileType::Fifo;
-        if is_fifo || stdio.terminal {
+        if (is_fifo || stdio.terminal) && stat.st_uid != user.uid {
             let owner = rustix::process::Uid::from_raw(user.uid);
             fchown(fd, Some(owner), None).doing(|| "hand over a standard stream")?;
         }
@@ -173,15 +176,4 @@ fn root() -> Result<OwnedFd> {
 /// A copy of a descriptor, close-on-exec.
 pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(fd, 3).doing(|| "duplicate a descriptor")
-}
-
-/// The node's null device as all three streams.
-pub(crate) fn null_stdio(host: &Host) -> Result<Stdio> {
-    let null = || duplicate(host.null.as_fd());
-    Ok(Stdio {
-        stdin: null()?,
-        stdout: null()?,
-        stderr: null()?,
-        terminal: false,
-    })
 }

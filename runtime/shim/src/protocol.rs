@@ -9,8 +9,8 @@
 //!
 //! A connection carries one request at a time and its reply, except after [`Request::Subscribe`], when
 //! it carries only [`Event`]s, and after [`Request::Exec`], whose final [`Reply::ExecExited`] follows
-//! the [`Reply::Started`] on the same connection. Closing an exec's connection does not kill it;
-//! [`Request::Kill`] with its exec id does.
+//! the [`Reply::Started`] on the same connection; then that is free for the next request. Closing an
+//! exec's connection does not kill it; [`Request::Kill`] with its exec id does.
 
 use std::collections::BTreeMap;
 
@@ -372,7 +372,7 @@ pub struct Namespaces {
 }
 
 /// What to execute, and as whom.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Process {
     /// Program and arguments; a program without a slash is looked up in the PATH of `env`.
     pub args: Vec<String>,
@@ -403,7 +403,7 @@ pub struct Process {
 }
 
 /// A user and its groups. Names are looked up in the container's own /etc/passwd and /etc/group.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
     /// `uid`, `name`, `uid:gid`, `name:group`, ... as an image writes it. Digits are always a number.
     pub spec: String,

@@ -146,7 +146,8 @@ impl Shim {
         if ready.writable {
             alive = connection.flush().is_ok();
         }
-        if alive && ready.readable && connection.interest().read {
+        let wanted = connection.interest().read;
+        if alive && ready.readable && wanted {
             alive = connection.fill().is_ok();
         } else if ready.hangup {
             alive = false;
@@ -155,7 +156,7 @@ impl Shim {
             alive = self.answer_requests(key);
         }
         if alive {
-            self.watch(key)
+            self.watch(key, ready.readable && !wanted)
         } else {
             self.drop_connection(key)
         }
@@ -238,17 +239,21 @@ impl Shim {
     pub(crate) fn reply_later(&mut self, key: u64, reply: &Reply) {
         self.reply(key, reply);
         if self.answer_requests(key) {
-            self.watch(key)
+            self.watch(key, false)
         } else {
             self.drop_connection(key)
         }
     }
 
-    fn watch(&mut self, key: u64) {
-        let Some(connection) = self.connections.get(&key) else {
+    /// Has the poller wake for what a connection waits for; it `woke` us for bytes that nobody wants yet.
+    fn watch(&mut self, key: u64, woke: bool) {
+        let Some(connection) = self.connections.get_mut(&key) else {
             return;
         };
-        let interest = connection.interest();
+        let Some(interest) = connection.rewatch(woke) else {
+            return;
+        };
+        let connection = &*connection;
         if self
             .poller
             .modify(connection, Token::Connection(key), interest)
@@ -283,7 +288,7 @@ impl Shim {
                 continue;
             };
             if connection.send(event).is_ok() {
-                self.watch(key);
+                self.watch(key, false);
             } else {
                 self.drop_connection(key);
             }

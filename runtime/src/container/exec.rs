@@ -1,5 +1,7 @@
 //! Exec and attach: pipes whose far ends go to the shim.
 
+mod outlet;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -7,12 +9,13 @@ use async_trait::async_trait;
 use hanok_shim::protocol::{Capabilities, ExecSpec, Process, Request, User};
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::net::unix::pipe;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 use super::{Container, Phase};
 use crate::api::{ContainerId, Error, ExecProcess, ExecRequest, ExecSession, Result};
 use crate::service::{Core, chain, record};
 use crate::shim_client::{self, ExecConnection, Shim};
+use outlet::Outlet;
 
 /// Runs a command in a running container.
 pub(crate) async fn exec(
@@ -22,7 +25,7 @@ pub(crate) async fn exec(
 ) -> Result<ExecSession> {
     let (container, shim) = running(core, id)?;
     let streams = Streams::new(request.stdin, !request.tty)?;
-    let exec = record::new_id().map_err(|error| Error::Internal(format!("exec id: {error}")))?;
+    let exec = record::exec_id().map_err(|error| Error::Internal(format!("exec id: {error}")))?;
     let order = Request::Exec(Box::new(ExecSpec {
         container: container.id.0.clone(),
         exec: exec.clone(),
@@ -42,7 +45,7 @@ pub(crate) async fn exec(
     let process = Exec {
         id: exec,
         shim,
-        exit: follow(connection),
+        end: Mutex::new(End::Awaited(connection)),
     };
     Ok(streams.session(Box::new(process)))
 }
@@ -117,8 +120,8 @@ fn only_arguments(args: Vec<String>) -> Process {
 /// Our ends of the pipes, and the far ends in the order of the protocol: stdin, stdout, stderr.
 struct Streams {
     stdin: Option<pipe::Sender>,
-    stdout: pipe::Receiver,
-    stderr: Option<pipe::Receiver>,
+    stdout: Outlet,
+    stderr: Option<Outlet>,
     far: Vec<OwnedFd>,
 }
 
@@ -136,12 +139,12 @@ impl Streams {
         }
         let (read, write) = make()?;
         far.push(write);
-        let stdout = pipe::Receiver::from_owned_fd(read).map_err(failed)?;
+        let stdout = Outlet::new(read).map_err(failed)?;
         let mut errors = None;
         if stderr {
             let (read, write) = make()?;
             far.push(write);
-            errors = Some(pipe::Receiver::from_owned_fd(read).map_err(failed)?);
+            errors = Some(Outlet::new(read).map_err(failed)?);
         }
         Ok(Streams {
             stdin: ours,
@@ -163,34 +166,32 @@ impl Streams {
     }
 }
 
-/// How an exec ended, once it has.
-type ExecExit = Option<std::result::Result<i32, String>>;
-
-/// Waits for the end of the exec in a task, so that everybody who asks gets it, at any time.
-fn follow(mut connection: ExecConnection) -> watch::Receiver<ExecExit> {
-    let (sender, receiver) = watch::channel(None);
-    tokio::spawn(async move {
-        let exit = connection.exit().await.map_err(|error| chain(&error));
-        let _ = sender.send(Some(exit));
-    });
-    receiver
+/// The end of an exec.
+enum End {
+    /// It comes here, for whoever waits first.
+    Awaited(ExecConnection),
+    /// It has come, and everybody gets it.
+    Known(std::result::Result<i32, String>),
 }
 
 struct Exec {
     id: String,
     shim: Arc<Shim>,
-    exit: watch::Receiver<ExecExit>,
+    end: Mutex<End>,
 }
 
 #[async_trait]
 impl ExecProcess for Exec {
     async fn wait(&self) -> Result<i32> {
-        let mut exit = self.exit.clone();
-        let ended = exit.wait_for(Option::is_some).await;
-        match ended.ok().and_then(|exit| exit.clone()) {
-            Some(Ok(code)) => Ok(code),
-            Some(Err(message)) => Err(Error::Internal(format!("exec was lost: {message}"))),
-            None => Err(Error::Internal("exec was lost".to_owned())),
+        let mut end = self.end.lock().await;
+        if let End::Awaited(connection) = &mut *end {
+            let exit = connection.exit().await;
+            *end = End::Known(exit.map_err(|error| chain(&error)));
+        }
+        match &*end {
+            End::Known(Ok(code)) => Ok(*code),
+            End::Known(Err(message)) => Err(Error::Internal(format!("exec was lost: {message}"))),
+            End::Awaited(_) => Err(Error::Internal("exec was lost".to_owned())),
         }
     }
 

@@ -6,6 +6,8 @@ use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -18,6 +20,22 @@ pub(crate) fn new_id() -> io::Result<String> {
     let mut bytes = [0; 32];
     fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// An id that no other exec has, be it of another agent. Unlike [`new_id`]'s it can be guessed, and takes no look at a
+/// source of randomness: probes need one every second.
+pub(crate) fn exec_id() -> io::Result<String> {
+    static AGENT: OnceLock<String> = OnceLock::new();
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let agent = match AGENT.get() {
+        Some(agent) => agent,
+        None => {
+            let made = new_id()?;
+            AGENT.get_or_init(|| made)
+        }
+    };
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    Ok(format!("{agent}-{count}"))
 }
 
 /// Makes a directory for root only, and those above it that are missing.

@@ -7,7 +7,7 @@ use hanok_shim::sys::socket;
 
 use super::*;
 
-/// Answers requests until the script ends, then closes the listener and the connections.
+/// Answers requests until the script ends; what has started with a number other than 0 ends with it. Then closes the listener and the connections.
 fn script(
     replies: Vec<Vec<Reply>>,
 ) -> (
@@ -37,6 +37,9 @@ fn script(
                 };
                 seen.push(request);
                 frame::write(&mut stream, &reply).unwrap();
+                if let Reply::Started { pid: code @ 1.. } = reply {
+                    frame::write(&mut stream, &Reply::ExecExited { code }).unwrap();
+                }
             }
         }
         seen
@@ -81,6 +84,81 @@ async fn broken_idle_connection_is_replaced() {
     };
     shim.order(&request).await.unwrap();
     shim.order(&request).await.unwrap();
+    thread.join().unwrap();
+}
+
+fn exec(id: &str) -> Request {
+    Request::Exec(Box::new(hanok_shim::protocol::ExecSpec {
+        container: "c".into(),
+        exec: id.into(),
+        process: hanok_shim::protocol::Process::default(),
+        inherit: true,
+        stdin: false,
+        stdout: false,
+        stderr: false,
+        tty: false,
+    }))
+}
+
+#[tokio::test]
+async fn execs_follow_each_other_on_one_connection() {
+    let replies = vec![
+        Reply::Ok,
+        Reply::Started { pid: 3 },
+        failure("no"),
+        Reply::Started { pid: 4 },
+        Reply::State(ShimState::default()),
+    ];
+    let (_dir, shim, thread) = script(vec![replies]);
+    let mut first = shim.exec(&exec("1"), &[]).await.unwrap();
+    assert_eq!(first.exit().await.unwrap(), 3);
+    shim.exec(&exec("2"), &[]).await.unwrap_err();
+    let mut third = shim.exec(&exec("3"), &[]).await.unwrap();
+    assert_eq!(third.exit().await.unwrap(), 4);
+    shim.state().await.unwrap();
+    assert_eq!(thread.join().unwrap().len(), 5);
+}
+
+#[tokio::test]
+async fn an_exec_whose_connection_breaks_is_lost_and_the_next_one_works() {
+    let broken = vec![Reply::Ok, Reply::Started { pid: 0 }];
+    let whole = vec![Reply::Ok, Reply::Started { pid: 5 }];
+    let (_dir, shim, thread) = script(vec![broken, whole]);
+    let mut first = shim.exec(&exec("1"), &[]).await.unwrap();
+    let error = first.exit().await.unwrap_err();
+    assert!(matches!(error, ShimError::Gone { .. }), "{error}");
+    let mut second = shim.exec(&exec("2"), &[]).await.unwrap();
+    assert_eq!(second.exit().await.unwrap(), 5);
+    thread.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_on_which_an_exec_runs_is_nobody_elses() {
+    let running = vec![Reply::Ok, Reply::Started { pid: 0 }];
+    let other = vec![Reply::Ok, Reply::State(ShimState::default())];
+    let dir = tempfile::tempdir().unwrap();
+    let listener = bind(&dir.path().join("shim.sock")).unwrap();
+    let shim = Shim::new(dir.path().join("shim.sock"));
+    let thread = std::thread::spawn(move || {
+        // All stay open to the end.
+        let mut streams = Vec::new();
+        for replies in [running, other] {
+            let (mut stream, _) = listener.accept().unwrap();
+            for reply in replies {
+                let mut header = [0; frame::HEADER];
+                io::Read::read_exact(&mut stream, &mut header).unwrap();
+                let mut body = vec![0; u32::from_le_bytes(header) as usize];
+                io::Read::read_exact(&mut stream, &mut body).unwrap();
+                frame::write(&mut stream, &reply).unwrap();
+            }
+            streams.push(stream);
+        }
+        let end = Reply::ExecExited { code: 6 };
+        frame::write(&mut streams[0], &end).unwrap();
+    });
+    let mut running = shim.exec(&exec("1"), &[]).await.unwrap();
+    shim.state().await.unwrap();
+    assert_eq!(running.exit().await.unwrap(), 6);
     thread.join().unwrap();
 }
 

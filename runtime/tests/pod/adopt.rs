@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use hanok_runtime::api::{ContainerState, RuntimeService, SandboxState};
+use hanok_runtime::api::{ContainerState, ExecRequest, RuntimeService, SandboxState};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fakes::{Fault, SLOW};
@@ -76,10 +76,19 @@ async fn root_containers_of_a_dead_shim_are_unknown_and_can_be_removed() {
         .start(&sandbox.id, rig.script("lost", "sleep 600"))
         .await;
     let lost_pid = rig.status(&lost).await.pid;
+    let command = ["/bin/sh", "-c", "sleep 600"].map(str::to_owned).to_vec();
+    let request = || ExecRequest {
+        command: command.clone(),
+        tty: false,
+        stdin: false,
+    };
+    let exec = rig.runtime().exec(&lost, request()).await.unwrap();
     let pid = fs::read_to_string(rig.path(&format!("run/sandboxes/{}/shim.pid", sandbox.id)));
     let pid = Pid::from_raw(pid.unwrap().trim().parse().unwrap()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
+    exec.process.wait().await.unwrap_err();
     let status = rig.wait(&lost, ContainerState::Unknown).await;
+    assert!(rig.runtime().exec(&lost, request()).await.is_err());
     assert_eq!(status.reason, "ContainerStatusUnknown");
     for again in [false, true] {
         if again {

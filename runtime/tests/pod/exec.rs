@@ -75,6 +75,51 @@ async fn root_exec_of_nothing_fails_and_harms_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn root_many_execs_at_once_have_their_own_output_and_end() {
+    const AT_ONCE: i32 = 12;
+    let rig = Rig::new("execmany").await;
+    let sandbox = rig.sandbox().await.id;
+    let id = rig.start(&sandbox, rig.script("c", "sleep 600")).await;
+    // In the second round, connections of the first one are used again.
+    for _ in 0..2 {
+        let runs = (0..AT_ONCE).map(async |n| {
+            // More than a pipe holds, from every other one.
+            let more = if n % 2 == 0 { 200_000 } else { 0 };
+            let script = format!("head -c {more} /dev/zero; echo {n}; exit {n}");
+            let mut session = rig
+                .runtime()
+                .exec(&id, request(&script, false))
+                .await
+                .unwrap();
+            let mut output = Vec::new();
+            let read = session.stdout.read_to_end(&mut output);
+            let (code, read) = tokio::join!(session.process.wait(), read);
+            read.unwrap();
+            assert_eq!(code.unwrap(), n);
+            assert_eq!(&output[more..], format!("{n}\n").as_bytes());
+        });
+        futures::future::join_all(runs).await;
+    }
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_output_is_there_after_the_end() {
+    let rig = Rig::new("execlate").await;
+    let sandbox = rig.sandbox().await.id;
+    let id = rig.start(&sandbox, rig.script("c", "sleep 600")).await;
+    let script = request("echo out; echo err >&2; sleep 600 >/dev/null 2>&1 &", false);
+    let mut session = rig.runtime().exec(&id, script).await.unwrap();
+    assert_eq!(session.process.wait().await.unwrap(), 0);
+    let (mut out, mut err) = (String::new(), String::new());
+    session.stdout.read_to_string(&mut out).await.unwrap();
+    let mut stderr = session.stderr.unwrap();
+    stderr.read_to_string(&mut err).await.unwrap();
+    assert_eq!((out.as_str(), err.as_str()), ("out\n", "err\n"));
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn root_exec_can_be_killed() {
     let rig = Rig::new("execkill").await;
     let sandbox = rig.sandbox().await.id;

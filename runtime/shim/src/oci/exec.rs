@@ -65,6 +65,7 @@ pub(super) fn exec(caller: &Caller, order: ExecOrder) -> Result<()> {
             root: root.as_ref().map(AsFd::as_fd),
             process: &order.process,
             line: &child_line,
+            waits: true,
             gate: Some(&gate),
         };
         child_line.report_failure(child.run(streams, order.tty));

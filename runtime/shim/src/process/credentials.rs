@@ -2,12 +2,13 @@
 
 use hanok_shim::protocol::Process;
 use hanok_shim::sys::process::load_seccomp;
+use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set,
-    clear_ambient_capability_set, configure_capability_in_ambient_set,
-    remove_capability_from_bounding_set, set_capabilities, set_keep_capabilities, set_no_new_privs,
-    set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    configure_capability_in_ambient_set, remove_capability_from_bounding_set, set_capabilities,
+    set_keep_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid,
+    set_thread_res_uid,
 };
 
 use crate::channel::ResolvedUser;
@@ -16,10 +17,10 @@ use crate::failure::{Doing, Result};
 /// Becomes the user, still with all capabilities: [`confine`] takes them.
 pub(super) fn change_user(spec: &Process, user: &ResolvedUser) -> Result<()> {
     for capability in bits(!spec.capabilities.bounding) {
-        // An error is for a number that is no capability of this kernel.
-        if capability_is_in_bounding_set(capability).unwrap_or(false) {
-            remove_capability_from_bounding_set(capability)
-                .doing(|| format!("drop {capability:?} from the bounding set"))?;
+        match remove_capability_from_bounding_set(capability) {
+            // The kernel counts them without gaps: this one and all after it are none.
+            Err(Errno::INVAL) => break,
+            done => done.doing(|| format!("drop {capability:?} from the bounding set"))?,
         }
     }
     set_keep_capabilities(true).doing(|| "keep capabilities")?;

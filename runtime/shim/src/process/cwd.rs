@@ -5,6 +5,7 @@ use std::path::Path;
 
 use hanok_shim::sys::process::raw_getcwd;
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use rustix::process::fchdir;
 
 use super::root;
@@ -22,11 +23,17 @@ pub(crate) fn make(root: BorrowedFd<'_>, path: &str) -> Result<()> {
 pub(super) fn enter(path: &str) -> Result<()> {
     let path = if path.is_empty() { "/" } else { path };
     let root = root()?;
-    make(root.as_fd(), path)?;
     let path = resolve::check(path)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let doing = || format!("enter working directory {}", path.display());
-    let directory = resolve::open(root.as_fd(), path, flags).doing(doing)?;
+    let directory = match resolve::open(root.as_fd(), path, flags) {
+        Err(Errno::NOENT) => {
+            resolve::ensure(root.as_fd(), path, Kind::Directory)?;
+            resolve::open(root.as_fd(), path, flags)
+        }
+        done => done,
+    };
+    let directory = directory.doing(doing)?;
     fchdir(&directory).doing(doing)?;
     verify(path)
 }

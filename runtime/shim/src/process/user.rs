@@ -9,7 +9,7 @@ use std::io::Read;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use hanok_shim::protocol::User;
+use hanok_shim::protocol::{Process, User};
 use rustix::fs::{FileType, OFlags, fstat};
 use rustix::io::Errno;
 
@@ -34,6 +34,32 @@ struct Account {
     uid: u32,
     gid: u32,
     home: String,
+}
+
+/// The user of a process that is all numbers, as an exec has it from the container: nothing is to be looked up, not
+/// even a home.
+pub(super) fn known(spec: &Process) -> Option<ResolvedUser> {
+    let User {
+        spec: text,
+        gid: Some(gid),
+        additional_gids,
+        strict_groups: true,
+    } = &spec.user
+    else {
+        return None;
+    };
+    let uid = number(text).ok()??;
+    let home = spec.env.iter().find_map(|e| e.strip_prefix("HOME="))?;
+    let mut groups = vec![*gid];
+    groups.extend(additional_gids);
+    unique(&mut groups);
+    let in_range = groups.len() <= MAX_GROUPS && groups.iter().all(|&gid| gid <= MAX_ID);
+    (in_range && !home.is_empty()).then(|| ResolvedUser {
+        uid,
+        gid: *gid,
+        groups,
+        home: home.to_owned(),
+    })
 }
 
 /// Looks the user up in the files of the root that this process sees.
@@ -317,6 +343,55 @@ mod tests {
         assert_eq!(resolved(&wanted).unwrap().groups, [9, 5, 50]);
         wanted.gid = Some(u32::MAX);
         assert!(resolved(&wanted).is_err());
+    }
+
+    #[test]
+    fn a_user_of_numbers_is_known_without_any_file() {
+        let wanted = User {
+            spec: "1000".to_owned(),
+            gid: Some(7),
+            additional_gids: vec![7, 50],
+            strict_groups: true,
+        };
+        let process = |user: &User, home: &str| Process {
+            user: user.clone(),
+            env: vec![format!("HOME={home}")],
+            ..Process::default()
+        };
+        let found = known(&process(&wanted, "/here")).unwrap();
+        assert_eq!(
+            found,
+            ResolvedUser {
+                home: "/here".into(),
+                ..resolved(&wanted).unwrap()
+            }
+        );
+        // What only the files tell, or would refuse, is left to them.
+        assert_eq!(known(&process(&wanted, "")), None);
+        for user in [
+            User {
+                spec: "app".into(),
+                ..wanted.clone()
+            },
+            User {
+                spec: "4294967296".into(),
+                ..wanted.clone()
+            },
+            User {
+                gid: None,
+                ..wanted.clone()
+            },
+            User {
+                gid: Some(u32::MAX),
+                ..wanted.clone()
+            },
+            User {
+                strict_groups: false,
+                ..wanted.clone()
+            },
+        ] {
+            assert_eq!(known(&process(&user, "/here")), None, "{user:?}");
+        }
     }
 
     #[test]

@@ -9,6 +9,9 @@ use super::{Result, check_int};
 /// Bytes of `struct signalfd_siginfo`.
 const RECORD: usize = size_of::<libc::signalfd_siginfo>();
 
+/// Records taken at once: one more than the shim waits for different signals.
+const AT_ONCE: usize = 2;
+
 /// Blocked signals, delivered as readable records of a descriptor.
 #[derive(Debug)]
 pub struct SignalFd(OwnedFd);
@@ -27,14 +30,20 @@ impl SignalFd {
     /// Takes the signals that have arrived; several of one number may have become one.
     pub fn drain(&self) -> Result<Vec<libc::c_int>> {
         let mut signals = Vec::new();
-        let mut record = [0u8; RECORD];
+        let mut records = [[0u8; RECORD]; AT_ONCE];
         loop {
-            match rustix::io::read(&self.0, &mut record) {
-                // ssi_signo is the record's first field.
-                Ok(RECORD) => signals.push(i32::from_ne_bytes([
-                    record[0], record[1], record[2], record[3],
-                ])),
-                Ok(_) | Err(Errno::AGAIN) => return Ok(signals),
+            match rustix::io::read(&self.0, records.as_flattened_mut()) {
+                Ok(length) => {
+                    let taken = &records[..length / RECORD];
+                    // ssi_signo is the record's first field.
+                    let numbers = taken.iter().map(|r| [r[0], r[1], r[2], r[3]]);
+                    signals.extend(numbers.map(i32::from_ne_bytes));
+                    // There was room for one more.
+                    if taken.len() < AT_ONCE {
+                        return Ok(signals);
+                    }
+                }
+                Err(Errno::AGAIN) => return Ok(signals),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error),
             }
@@ -54,16 +63,21 @@ impl AsRawFd for SignalFd {
     }
 }
 
-/// Gives every signal its default disposition and unblocks all, for a process that is about to exec: the
-/// standard library ignores SIGPIPE, and the shim blocks SIGCHLD.
-pub fn reset() -> Result<()> {
-    // SAFETY: all zeroes is SIG_DFL with no flags and an empty mask.
-    let default: libc::sigaction = unsafe { std::mem::zeroed() };
+/// Gives every signal the disposition that a program expects to be started with, but for those that the standard
+/// library has set itself: what this process was started with must not reach the ones that it starts.
+pub fn forget_inherited() {
     for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: default is valid. KILL, STOP and the two that libc keeps for itself are refused by the
-        // call, which leaves them as they are.
-        unsafe { libc::sigaction(signal, &raw const default, std::ptr::null_mut()) };
+        if !matches!(signal, libc::SIGPIPE | libc::SIGSEGV | libc::SIGBUS) {
+            set_default(signal);
+        }
     }
+}
+
+/// For a process that is about to exec, in a program that has [forgotten](forget_inherited) what it was started with:
+/// SIGPIPE, which the standard library ignores, gets its default disposition, and all signals are unblocked. Exec
+/// itself does away with handlers.
+pub fn reset() -> Result<()> {
+    set_default(libc::SIGPIPE);
     // SAFETY: an all-zero sigset_t is the empty set, and the call only reads it.
     let none: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
@@ -71,6 +85,14 @@ pub fn reset() -> Result<()> {
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
     })
     .map(drop)
+}
+
+fn set_default(signal: libc::c_int) {
+    // SAFETY: all zeroes is SIG_DFL with no flags and an empty mask.
+    let default: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: default is valid. KILL, STOP and the two that libc keeps for itself are refused by the call, which
+    // leaves them as they are.
+    unsafe { libc::sigaction(signal, &raw const default, std::ptr::null_mut()) };
 }
 
 /// Blocks signals in the calling thread and returns them as a set; [`reset`] undoes it.
