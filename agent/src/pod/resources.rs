@@ -1,5 +1,8 @@
 //! Quality of service and what requests and limits become in cgroups. Pure.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use hanok_runtime::api::Resources;
@@ -123,6 +126,15 @@ pub fn pod_resources(pod: &Pod, pids_limit: i64) -> Resources {
 
 /// Limits of one container.
 pub fn container_resources(pod: &Pod, container: &Container, node_memory: u64) -> Resources {
+    Resources {
+        oom_score_adj: oom_score(pod, container, node_memory),
+        hugepages: hugepages(container.resources.as_ref()),
+        ..resizable(pod, container)
+    }
+}
+
+/// Those of a container's limits that can change while it runs.
+pub fn resizable(pod: &Pod, container: &Container) -> Resources {
     let own = container.resources.as_ref();
     let pod_level = spec::spec(pod).and_then(|spec| spec.resources.as_ref());
     let limited = |resource| limit(own, resource).or_else(|| limit(pod_level, resource));
@@ -133,8 +145,6 @@ pub fn container_resources(pod: &Pod, container: &Container, node_memory: u64) -
         cpu_quota: quota.unwrap_or(0),
         cpu_period: quota.map_or(0, |_| CPU_PERIOD),
         memory_limit: limited("memory").map_or(0, Amount::to_units),
-        oom_score_adj: oom_score(pod, container, node_memory),
-        hugepages: hugepages(own),
         ..Resources::default()
     }
 }
@@ -331,134 +341,4 @@ fn shares(millis: i64) -> u64 {
 fn quota(millis: i64) -> i64 {
     let quota = i128::from(millis) * i128::from(CPU_PERIOD) / 1000;
     i64::try_from(quota).unwrap_or(i64::MAX).max(MIN_QUOTA)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::pod::sample;
-    use serde_json::{Value, json};
-
-    const GIB: u64 = 1 << 30;
-
-    fn pod_with(resources: &[Value]) -> Pod {
-        let containers: Vec<_> = resources
-            .iter()
-            .enumerate()
-            .map(|(index, resources)| json!({"name": format!("c{index}"), "image": "i", "resources": resources}))
-            .collect();
-        sample::from(json!({"containers": containers}))
-    }
-
-    #[test]
-    fn class_follows_requests_and_limits() {
-        let full = json!({"limits": {"cpu": "1", "memory": "1Gi"}});
-        let equal = json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1000m", "memory": "1024Mi"}});
-        let less = json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1m"}});
-        let table = [
-            (vec![json!({})], QosClass::BestEffort),
-            (vec![json!({"limits": {"cpu": "0"}})], QosClass::BestEffort),
-            (vec![full.clone()], QosClass::Guaranteed),
-            (vec![equal.clone(), full.clone()], QosClass::Guaranteed),
-            (vec![less], QosClass::Burstable),
-            (vec![full.clone(), json!({})], QosClass::Burstable),
-            (
-                vec![json!({"limits": {"example.com/gpu": "1"}})],
-                QosClass::BestEffort,
-            ),
-        ];
-        for (resources, want) in table {
-            assert_eq!(qos_class(&pod_with(&resources)), want, "{resources:?}");
-        }
-    }
-
-    #[test]
-    fn pod_level_resources_decide_when_they_say_anything() {
-        let mut pod = pod_with(&[json!({})]);
-        let mut set = |resources: Value| {
-            let spec = pod.spec.as_mut().expect("a spec");
-            spec.resources = serde_json::from_value(resources).expect("resources");
-            qos_class(&pod)
-        };
-        assert_eq!(set(json!({})), QosClass::BestEffort);
-        assert_eq!(
-            set(json!({"limits": {"cpu": "1", "memory": "1Gi"}})),
-            QosClass::Guaranteed
-        );
-        assert_eq!(set(json!({"requests": {"cpu": "1"}})), QosClass::Burstable);
-    }
-
-    #[test]
-    fn pods_stand_in_the_cgroup_of_their_class() {
-        let uid = sample::UID;
-        assert_eq!(
-            pod_cgroup(&pod_with(&[json!({})])),
-            format!("kubepods/besteffort/pod{uid}")
-        );
-        let full = json!({"limits": {"cpu": "1", "memory": "1Gi"}});
-        assert_eq!(pod_cgroup(&pod_with(&[full])), format!("kubepods/pod{uid}"));
-    }
-
-    #[test]
-    fn pod_cgroup_is_limited_when_every_container_is() {
-        let limited =
-            json!({"limits": {"cpu": "500m", "memory": "64Mi"}, "requests": {"cpu": "100m"}});
-        let both = pod_resources(&pod_with(&[limited.clone(), limited.clone()]), 100);
-        assert_eq!(
-            (both.cpu_shares, both.cpu_quota, both.cpu_period),
-            (204, 100_000, 100_000)
-        );
-        assert_eq!((both.memory_limit, both.pids_limit), (128 << 20, 100));
-        let one = pod_resources(&pod_with(&[limited, json!({})]), 0);
-        assert_eq!(
-            (one.cpu_shares, one.cpu_quota, one.memory_limit),
-            (102, 0, 0)
-        );
-        assert_eq!(pod_resources(&pod_with(&[json!({})]), 0).cpu_shares, 2);
-    }
-
-    #[test]
-    fn init_containers_raise_the_request_only_when_they_are_larger() {
-        let pod = |init: &str| {
-            sample::from(json!({
-                "initContainers": [{"name": "i", "image": "i", "resources": {"requests": {"cpu": init}}}],
-                "containers": [{"name": "a", "image": "i", "resources": {"requests": {"cpu": "1"}}}],
-            }))
-        };
-        assert_eq!(pod_resources(&pod("500m"), 0).cpu_shares, 1024);
-        assert_eq!(pod_resources(&pod("2"), 0).cpu_shares, 2048);
-    }
-
-    #[test]
-    fn quota_and_shares_keep_to_the_kernels_bounds() {
-        assert_eq!((quota(1), quota(10), quota(1500)), (1000, 1000, 150_000));
-        assert_eq!(
-            (shares(0), shares(1), shares(1000), shares(i64::MAX)),
-            (2, 2, 1024, 262_144)
-        );
-    }
-
-    #[test]
-    fn oom_score_follows_class_and_request() {
-        let full = json!({"limits": {"cpu": "1", "memory": "1Gi"}});
-        let score = |resources: Value| {
-            let pod = pod_with(&[resources]);
-            container_resources(&pod, &spec::app_containers(&pod)[0], 4 * GIB).oom_score_adj
-        };
-        assert_eq!(score(full), -997);
-        assert_eq!(score(json!({})), 1000);
-        assert_eq!(score(json!({"requests": {"memory": "1Gi"}})), 750);
-        assert_eq!(score(json!({"requests": {"memory": "1"}})), 999);
-        assert_eq!(score(json!({"requests": {"memory": "8Gi"}})), 3);
-    }
-
-    #[test]
-    fn huge_pages_are_named_as_the_kernel_names_them() {
-        let pod = pod_with(&[json!({"limits": {"hugepages-2Mi": "4Mi", "hugepages-1Gi": "1Gi"}})]);
-        let pages = container_resources(&pod, &spec::app_containers(&pod)[0], GIB).hugepages;
-        assert_eq!(
-            pages,
-            BTreeMap::from([("2MB".into(), 4 << 20), ("1GB".into(), 1 << 30)])
-        );
-    }
 }

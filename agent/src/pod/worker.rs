@@ -9,6 +9,8 @@
 //! changed. Operations run beside the loop; each wakes it when it ends. Nothing here polls: between turns the
 //! worker waits for a ring, an operation, a timer or a new form of the pod.
 
+mod desired;
+mod jitter;
 mod operations;
 mod outcome;
 mod publish;
@@ -18,9 +20,7 @@ mod stopping;
 #[cfg(test)]
 mod tests;
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -38,13 +38,16 @@ use super::files::{self, termination};
 use super::observation::{Observation, UNKNOWN_EXIT_CODE};
 use super::probe::ProbeResults;
 use super::prober::Prober;
-use super::resize::{Allocation, Pending};
 use super::settings::Deps;
-use super::status::{self, Ending, Facts, Failure};
+use super::status::{self, Ending, Facts};
 use super::sync::clean::Extent;
 use super::{labels, spec};
 use crate::sinks::MountedVolumes;
+pub(super) use desired::{Desired, Existence, NodeDecision};
 use hanok_runtime::service::chain;
+pub(super) use jitter::jittered;
+#[cfg(test)]
+pub(super) use jitter::seed_jitter;
 use operations::{Key, Operations};
 use publish::is_ready;
 use stopping::Stopping;
@@ -53,59 +56,6 @@ use stopping::Stopping;
 const RETRY: Duration = Duration::from_secs(10);
 /// Time between looks that nothing asked for: a lost ring costs this much at most, half as much again at random.
 const RESYNC: Duration = Duration::from_secs(60);
-
-/// What is wanted of a pod.
-#[derive(Debug, Clone)]
-pub(super) struct Desired {
-    /// Its newest form.
-    pub(super) pod: Arc<Pod>,
-    /// Whether its object still exists.
-    pub(super) exists: Existence,
-    /// Why the node itself ends it.
-    pub(super) decision: Option<NodeDecision>,
-    /// Why it has not the resources that somebody wishes, and of which generation the wish is.
-    pub(super) pending: Option<(Pending, i64)>,
-}
-
-impl Desired {
-    /// A pod that is to run, unless it says otherwise itself.
-    pub(super) fn wanted(pod: Arc<Pod>) -> Self {
-        Self {
-            pod,
-            exists: Existence::Object,
-            decision: None,
-            pending: None,
-        }
-    }
-
-    /// A pod that only the runtime knows.
-    pub(super) fn orphan(pod: Pod) -> Self {
-        Self {
-            exists: Existence::Orphan,
-            ..Self::wanted(Arc::new(pod))
-        }
-    }
-}
-
-/// Why the node itself ends a pod that somebody wants.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum NodeDecision {
-    /// It may not run here. The failure is the event's.
-    Rejected(Failure),
-    /// A critical pod takes its place.
-    Preempted,
-}
-
-/// Whether a pod's object exists at its source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Existence {
-    /// It does.
-    Object,
-    /// It did; what is left of the pod goes at once.
-    Gone,
-    /// No object was ever seen: the runtime had the pod when the agent started.
-    Orphan,
-}
 
 /// How far the pod is.
 #[derive(Debug)]
@@ -323,45 +273,6 @@ impl Worker {
         view
     }
 
-    /// Takes the newest form of the pod.
-    fn take_desired(&mut self) {
-        let Desired {
-            pod,
-            exists,
-            decision,
-            pending,
-        } = self.inbox.borrow_and_update().clone();
-        self.decision = decision;
-        self.facts.resize_pending = pending;
-        if Arc::ptr_eq(&pod, &self.pod) && exists == self.exists {
-            return;
-        }
-        if pod.metadata.generation != self.pod.metadata.generation || pod.spec != self.pod.spec {
-            // What failed for the old form may work for the new one.
-            if !matches!(self.stage, Stage::Gone) {
-                self.deps.objects.register(&pod);
-            }
-            if !Allocation::of(&self.pod).covers(&pod) {
-                self.to_resize = true;
-                self.facts.resizing = None;
-                self.retries.remove(&Key::Resize);
-            }
-            self.retries
-                .retain(|key, _| !matches!(key, Key::Start(_) | Key::Sandbox));
-        }
-        match (&mut self.last, &pod.status) {
-            (Some(last), Some(theirs)) => status::take_foreign(last, theirs),
-            (last @ None, Some(theirs)) if theirs.phase.is_some() => *last = Some(theirs.clone()),
-            _ => {}
-        }
-        if matches!(self.stage, Stage::Gone) && exists == Existence::Object {
-            // The source has not taken notice yet.
-            self.deps.status.terminated(&pod);
-        }
-        self.slot.set_pod(pod.clone());
-        (self.pod, self.exists) = (pod, exists);
-    }
-
     /// What is due now and then without anybody asking.
     fn resync(&mut self) {
         match self.stage {
@@ -448,29 +359,4 @@ impl Worker {
     fn set_ending(&mut self, ending: Ending) {
         self.facts.ending = ending;
     }
-}
-
-thread_local! {
-    /// What [`jittered`] goes on from.
-    static JITTER: Cell<u64> = Cell::new(RandomState::new().hash_one(0) | 1);
-}
-
-/// The duration, and up to half as much again.
-pub(super) fn jittered(duration: Duration) -> Duration {
-    let random = JITTER.with(|state| {
-        // xorshift: spread, not secrecy.
-        let mut seed = state.get();
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        state.set(seed);
-        seed % 1024
-    });
-    duration + duration / 2048 * u32::try_from(random).unwrap_or(0)
-}
-
-/// Lets the pauses of this thread's workers follow from a seed.
-#[cfg(test)]
-pub(super) fn seed_jitter(seed: u64) {
-    JITTER.with(|state| state.set(seed | 1));
 }
