@@ -1,5 +1,8 @@
 //! One look at a pod: the runtime's records, and what the last status knows beyond them.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use hanok_runtime::api::{self, ContainerState, PodSandbox, PodView, SandboxState};
@@ -35,8 +38,8 @@ pub struct Lost {
     pub exit: Exit,
     /// The restart count of its next run.
     pub next: u32,
-    /// When its last run began, as far as that was told.
-    pub started: Option<Timestamp>,
+    /// The latest time at which there was a run of it, as far as that was told.
+    pub latest: Option<Timestamp>,
 }
 
 /// Every container status of a pod: init, app, ephemeral.
@@ -59,7 +62,9 @@ impl Observation {
             let mut records = view.containers.iter();
             let newest = records.find(|record| record.config.name == status.name)?;
             let (told, next) = counts(status);
-            (told > newest.config.attempt).then(|| (status.name.clone(), next))
+            let attempt = newest.config.attempt;
+            let is_later = told > attempt || (next > attempt && was_made_before(newest, status));
+            is_later.then(|| (status.name.clone(), next))
         };
         let told = all().filter_map(later).collect();
         let resetting = last.is_some_and(is_resetting);
@@ -156,16 +161,17 @@ impl Observation {
         self.lost.get(name)
     }
 
-    /// Whether the container has run in the newest sandbox, though its record there is lost. The API's times are whole
-    /// seconds: a run that began in the sandbox's first second does not tell.
+    /// Whether the container has run in the newest sandbox, though its record there is lost. One that could not be
+    /// started has an end and no beginning. The API's times are whole seconds: a run that was over in the sandbox's first
+    /// second does not tell.
     pub fn ran_in_newest_sandbox(&self, name: &str) -> bool {
         let lost = self.lost(name);
         // What was restarted with everything else waits for the init containers again.
         let lost = lost.filter(|lost| lost.exit.reason != RESTARTING_ALL);
-        let started = lost.and_then(|lost| lost.started);
+        let latest = lost.and_then(|lost| lost.latest);
         let sandbox = self.newest_sandbox();
-        started.zip(sandbox).is_some_and(|(started, sandbox)| {
-            started.as_second() > timestamp(sandbox.created_at).as_second()
+        latest.zip(sandbox).is_some_and(|(latest, sandbox)| {
+            latest.as_second() > timestamp(sandbox.created_at).as_second()
         })
     }
 
@@ -181,10 +187,11 @@ impl Observation {
     pub fn next_attempt(&self, name: &str) -> u32 {
         match (self.newest(name), self.lost(name)) {
             // Nothing of a created container has run: the same attempt is made again.
-            (Some(record), _) if record.state == ContainerState::Created => record.config.attempt,
             (Some(record), _) => {
                 let told = self.told.get(name).copied().unwrap_or_default();
-                record.config.attempt.saturating_add(1).max(told)
+                let has_run = record.state != ContainerState::Created;
+                let next = record.config.attempt.saturating_add(u32::from(has_run));
+                next.max(told)
             }
             (None, Some(lost)) => lost.next,
             (None, None) => 0,
@@ -243,16 +250,19 @@ fn lost(status: &ContainerStatus, resetting: bool) -> Option<Lost> {
     };
     let (_, next) = counts(status);
     let running = state.and_then(|state| state.running.as_ref());
-    let started = running.map_or_else(
-        || terminated.and_then(|ended| ended.started_at.clone()),
+    let latest = running.map_or_else(
+        || terminated.and_then(|ended| ended.finished_at.clone().max(ended.started_at.clone())),
         |running| running.started_at.clone(),
     );
-    let started = started.map(|time| time.0);
-    Some(Lost {
-        exit,
-        next,
-        started,
-    })
+    let latest = latest.map(|time| time.0);
+    Some(Lost { exit, next, latest })
+}
+
+/// Whether the record is one that was made, never ran and could not be removed, and the status of a run after it.
+fn was_made_before(newest: &api::Container, status: &ContainerStatus) -> bool {
+    let id = status.container_id.as_deref();
+    let id = id.and_then(|id| id.split_once("://"));
+    newest.state == ContainerState::Created && id.is_some_and(|(_, id)| id != newest.id.as_str())
 }
 
 /// The restart count that the status tells, and that of the container's next run.
@@ -262,52 +272,4 @@ fn counts(status: &ContainerStatus) -> (u32, u32) {
     let state = status.state.as_ref();
     let waits = state.is_some_and(|state| state.waiting.is_some());
     (count, count.saturating_add(u32::from(!waits)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::pod::sample;
-
-    #[test]
-    fn a_container_only_the_status_knows_counts_as_ended() {
-        let last: PodStatus = serde_json::from_value(serde_json::json!({"containerStatuses": [
-            {"name": "ran", "ready": true, "restartCount": 2, "image": "", "imageID": "",
-             "state": {"running": {}}},
-            {"name": "done", "ready": false, "restartCount": 0, "image": "", "imageID": "",
-             "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
-            {"name": "never", "ready": false, "restartCount": 0, "image": "", "imageID": "",
-             "state": {"waiting": {"reason": "ContainerCreating"}}},
-        ]}))
-        .expect("a status");
-        let seen = Observation::new(PodView::default(), Some(&last));
-        assert_eq!(
-            seen.last_exit("ran").map(|exit| exit.code),
-            Some(LOST_EXIT_CODE)
-        );
-        assert_eq!(seen.next_attempt("ran"), 3);
-        assert_eq!(seen.last_exit("done").map(|exit| exit.code), Some(0));
-        assert_eq!(seen.last_exit("never"), None);
-        assert_eq!(seen.next_attempt("never"), 0);
-    }
-
-    #[test]
-    fn a_record_tells_the_end_and_the_status_of_a_later_run_the_count() {
-        let pod = sample::pod("Always", &[], &["c"]);
-        let last: PodStatus = serde_json::from_value(serde_json::json!({"containerStatuses": [
-            {"name": "c", "ready": true, "restartCount": 7, "image": "", "imageID": "",
-             "state": {"running": {}}}]}))
-        .expect("a status");
-        let seen = Observation::new(
-            sample::view(vec![sample::exited(&pod, "c", 1, 4, 9)]),
-            Some(&last),
-        );
-        assert_eq!(seen.last_exit("c").map(|exit| exit.code), Some(4));
-        assert_eq!(seen.next_attempt("c"), 8);
-        let seen = Observation::new(
-            sample::view(vec![sample::exited(&pod, "c", 7, 4, 9)]),
-            Some(&last),
-        );
-        assert_eq!(seen.next_attempt("c"), 8);
-    }
 }

@@ -1,8 +1,10 @@
 //! The order in which the containers of a pod that ends are stopped. Pure.
 //!
 //! Regular, init and ephemeral containers together; then the sidecars, the last one first, each when
-//! those before it are gone. All of them share one budget; when it is spent, nobody waits for anybody.
+//! those before it are gone, and the starts that were called off too late are through. All of them share one budget;
+//! when it is spent, nobody waits for anybody.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hanok_runtime::api::{self, ContainerId, ContainerState};
@@ -26,14 +28,24 @@ pub struct StopNow {
     pub grace: Duration,
 }
 
-/// The containers to stop at this moment; those to come later follow when these have ended.
-pub fn plan(pod: &Pod, seen: &Observation, deadline: Timestamp, now: Timestamp) -> Vec<StopNow> {
+/// The containers to stop at this moment; those to come later follow when these have ended. Those of `starting` may
+/// still come to life.
+pub fn plan(
+    pod: &Pod,
+    seen: &Observation,
+    starting: &BTreeSet<String>,
+    deadline: Timestamp,
+    now: Timestamp,
+) -> Vec<StopNow> {
     let left = Duration::try_from(deadline.duration_since(now)).unwrap_or(Duration::ZERO);
     let mut alive: Vec<(usize, &api::Container)> = seen
         .alive()
         .map(|record| (rank(pod, &record.config.name), record))
         .collect();
-    let first = alive.iter().map(|(rank, _)| *rank).min();
+    let ranks = alive.iter().map(|(rank, _)| *rank);
+    let first = ranks
+        .chain(starting.iter().map(|name| rank(pod, name)))
+        .min();
     if !left.is_zero() {
         alive.retain(|(rank, _)| Some(*rank) == first);
     }
@@ -69,13 +81,18 @@ mod tests {
     use crate::pod::sample;
 
     fn names(pod: &Pod, alive: &[&str], left: u64) -> Vec<(String, u64)> {
+        names_beside(pod, alive, &[], left)
+    }
+
+    fn names_beside(pod: &Pod, alive: &[&str], starting: &[&str], left: u64) -> Vec<(String, u64)> {
         let records = alive
             .iter()
             .map(|name| sample::running(pod, name))
             .collect();
         let seen = Observation::new(sample::view(records), None);
         let deadline = after(sample::now(), Duration::from_secs(left));
-        let mut stops: Vec<_> = plan(pod, &seen, deadline, sample::now())
+        let starting = starting.iter().map(|name| (*name).to_owned()).collect();
+        let mut stops: Vec<_> = plan(pod, &seen, &starting, deadline, sample::now())
             .into_iter()
             .map(|stop| (stop.name, stop.grace.as_secs()))
             .collect();
@@ -94,6 +111,26 @@ mod tests {
         assert_eq!(names(&pod, &["s1", "s2"], 20), [one("s2", 20)]);
         assert_eq!(names(&pod, &["s1"], 1), [one("s1", 2)]);
         assert_eq!(names(&pod, &[], 1), []);
+    }
+
+    #[test]
+    fn sidecars_wait_for_what_is_being_started_before_them() {
+        let pod = sample::pod("Always", &["s1:sidecar", "s2:sidecar"], &["a", "b"]);
+        let stopped = |alive: &[&str], starting: &[&str], left| -> Vec<String> {
+            let stops = names_beside(&pod, alive, starting, left);
+            stops.into_iter().map(|(name, _)| name).collect()
+        };
+        for (alive, starting, left, expected) in [
+            (vec!["s1", "s2"], vec!["b"], 30, vec![]),
+            (vec!["s1", "s2", "a"], vec!["b"], 30, vec!["a"]),
+            (vec!["s1", "a"], vec!["s2"], 30, vec!["a"]),
+            (vec!["s1"], vec!["s2"], 30, vec![]),
+            (vec!["s1", "s2"], vec!["s1"], 30, vec!["s2"]),
+            (vec!["s1", "s2"], vec!["b"], 0, vec!["s1", "s2"]),
+        ] {
+            let case = format!("{alive:?} beside {starting:?}, {left} s left");
+            assert_eq!(stopped(&alive, &starting, left), expected, "{case}");
+        }
     }
 
     #[test]

@@ -115,20 +115,22 @@ fn of_record(
     };
     // What is about to lose its record counts as the run that follows.
     let resets = kind != ContainerKind::Ephemeral && !shows_newest && inputs.resets();
-    let count = newest.config.attempt.saturating_add(u32::from(resets));
+    let count = match newest.state {
+        State::Created => inputs.seen.next_attempt(&container.name),
+        _ => newest.config.attempt.saturating_add(u32::from(resets)),
+    };
     let before = match shows_newest {
         true => previous.and_then(|previous| terminated(inputs, previous)),
         false => ended,
     };
     let before = before.map(terminated_state).or_else(|| {
         let old = old?;
-        let end = old
-            .state
-            .as_ref()
-            .and_then(|state| state.terminated.clone());
-        // The run before has no record any more; the last status knows how it ended.
+        // The run before has no record any more; the last status knows how it ended, or that it ran.
         let of_another = old.container_id != Some(container_id(newest));
-        let end = end.filter(|_| of_another).map(terminated_state);
+        let end = of_another
+            .then(|| lost::end_of_state(inputs, old))
+            .flatten();
+        let end = end.map(terminated_state);
         end.or_else(|| old.last_state.clone())
     });
     let signal = Some(newest.config.stop_signal.clone());

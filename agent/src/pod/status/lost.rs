@@ -78,7 +78,6 @@ pub(super) fn status(
 
 /// How a container without a record ended, by the last status.
 fn lost_end(inputs: &Inputs<'_>, old: &ContainerStatus) -> Option<ContainerStateTerminated> {
-    let state = old.state.as_ref();
     let has_run = old.container_id.is_some();
     if has_run && inputs.facts.ending == Ending::No && inputs.has_reset() {
         return Some(ContainerStateTerminated {
@@ -88,26 +87,36 @@ fn lost_end(inputs: &Inputs<'_>, old: &ContainerStatus) -> Option<ContainerState
             ..ContainerStateTerminated::default()
         });
     }
+    end_of_state(inputs, old).or_else(|| {
+        let last = old.last_state.as_ref();
+        last.and_then(|last| last.terminated.clone())
+    })
+}
+
+/// How the run that the last status shows has ended; none when it shows none.
+pub(super) fn end_of_state(
+    inputs: &Inputs<'_>,
+    old: &ContainerStatus,
+) -> Option<ContainerStateTerminated> {
+    let state = old.state.as_ref();
     if let Some(ended) = state.and_then(|state| state.terminated.clone()) {
         return Some(ended);
     }
-    if state.is_some_and(|state| state.running.is_some()) {
+    let runs = state.is_some_and(|state| state.running.is_some());
+    runs.then(|| {
         let deleted = inputs.pod.metadata.deletion_timestamp.is_some();
         let when = if deleted { "deleted" } else { "terminated" };
         let message = format!(
             "The container could not be located when the pod was {when}.  The container used to be Running"
         );
-        return Some(ContainerStateTerminated {
+        ContainerStateTerminated {
             exit_code: LOST_EXIT_CODE,
             reason: Some(LOST_REASON.to_owned()),
             message: Some(message),
             container_id: old.container_id.clone(),
             ..ContainerStateTerminated::default()
-        });
-    }
-    old.last_state
-        .as_ref()
-        .and_then(|last| last.terminated.clone())
+        }
+    })
 }
 
 /// The end of an init container that must have been, since what comes after it has started.

@@ -397,6 +397,21 @@ fn a_lost_container_is_unknown_and_counts_as_a_restart() {
 }
 
 #[test]
+fn what_was_made_before_a_lost_run_does_not_hide_it() {
+    let last = parse(json!({"phase": "Running", "containerStatuses": [
+        {"name": "a", "ready": true, "restartCount": 0, "image": "i:1", "imageID": "x",
+         "containerID": "hanok://lost", "state": {"running": {}}}]}));
+    let restarted = pod("Always", &[], &["a"]);
+    let made = sample::record(&restarted, "a", 0, ContainerState::Created);
+    let status = status_with(&restarted, view(vec![made]), facts(), Some(&last));
+    let container = status_of(Some(&status), "a").expect("the container");
+    assert_eq!(container.restart_count, 1);
+    let end = serde_json::to_value(&container.last_state).expect("JSON");
+    assert_eq!(end["terminated"]["reason"], "ContainerStatusUnknown");
+    assert_eq!(phase_of(&status), "Running");
+}
+
+#[test]
 fn a_lost_init_record_counts_as_done_once_the_app_has_run() {
     let pod = pod("Always", &["i"], &["a"]);
     let status = status(&pod, view(vec![running(&pod, "a")]));

@@ -73,7 +73,8 @@ impl Worker {
         };
         let now = self.deps.clock.now();
         let orphan = self.exists == Existence::Orphan;
-        for next in stop_order::plan(&self.pod, seen, stopping.deadline, now) {
+        let starting = self.operations.starting();
+        for next in stop_order::plan(&self.pod, seen, &starting, stopping.deadline, now) {
             let key = Key::Stop(next.id.clone());
             if self.operations.has(&key) || self.stopped.contains(&next.id) || !self.is_due(&key) {
                 continue;
