@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tokio::sync::mpsc;
 
+use super::ground::wants_restart;
 use super::laws::statuses::short;
 use super::world::{Due, World};
 use crate::pod::observation::statuses;
@@ -23,7 +24,7 @@ pub(super) struct Cluster {
     /// Pods of the manifest directory.
     pub(super) manifests: BTreeMap<PodUid, Pod>,
     version: u64,
-    watch: Watch,
+    pub(super) watch: Watch,
     slots: BTreeMap<PodUid, Slot>,
     /// Pods that the agent has deleted: nothing more is sent for them.
     deleted: BTreeSet<PodUid>,
@@ -31,9 +32,9 @@ pub(super) struct Cluster {
 
 /// The agent's watch.
 #[derive(Debug, Default)]
-struct Watch {
+pub(super) struct Watch {
     sender: Option<mpsc::Sender<PodUpdate>>,
-    connected: bool,
+    pub(super) connected: bool,
     /// The agent knows that it has been told everything.
     synced: bool,
     /// What has come in, and when it may be handed over.
@@ -98,6 +99,9 @@ impl World {
     /// Everything is listed: what is new is told, and what is missing is told to be gone.
     pub(super) fn list(&mut self) {
         self.break_watch();
+        if self.is_cut_off() {
+            return;
+        }
         self.cluster.watch.connected = true;
         for pod in self.cluster.objects.values().cloned().collect::<Vec<_>>() {
             self.tell(&pod);
@@ -219,6 +223,7 @@ impl World {
                 continue;
             };
             let same = container.image.as_deref() == Some(&record.config.image_reference);
+            let same = same && !wants_restart(pod, &container, record);
             if let Some(process) = machine.processes.get_mut(&record.id).filter(|_| !same) {
                 process.changed = true;
             }

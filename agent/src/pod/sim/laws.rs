@@ -1,14 +1,15 @@
 //! The laws of a pod's life, and the book that is kept of every pod to check them: at each call of the runtime
-//! ([`calls`]), at each status ([`statuses`]), and after each step.
+//! ([`calls`], [`resets`]), at each status ([`statuses`]), and after each step.
 
 mod calls;
+mod resets;
 pub(super) mod statuses;
 mod truth;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use hanok_runtime::api::{Container, ContainerId, PodUid, SandboxId};
+use hanok_runtime::api::{Container, ContainerId, PodUid, Resources, SandboxId};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::machine::Process;
@@ -45,6 +46,7 @@ pub(super) struct Ending {
 pub(super) struct Run {
     pub(super) id: ContainerId,
     pub(super) image: String,
+    pub(super) resources: Resources,
     pub(super) began: u64,
     pub(super) ended: Option<u64>,
     /// How many runs before it count for the back-off.
@@ -56,6 +58,11 @@ pub(super) struct Run {
 }
 
 impl Run {
+    /// Whether the next run is of the same back-off.
+    pub(super) fn is_like(&self, record: &Container) -> bool {
+        self.image == record.config.image_reference && self.resources == record.config.resources
+    }
+
     /// How long the next run waits after the end of this one.
     pub(super) fn pause(&self) -> u64 {
         let pause = match self.streak {
@@ -119,6 +126,8 @@ pub(super) struct Book {
     pub(super) codes: BTreeMap<String, i32>,
     /// The agent has said that nothing is left.
     pub(super) terminated: bool,
+    /// The agent has said that another pod takes its place.
+    pub(super) preempted: bool,
 }
 
 impl Book {
@@ -141,6 +150,7 @@ impl Book {
             published: false,
             codes: BTreeMap::new(),
             terminated: false,
+            preempted: false,
         }
     }
 
@@ -202,7 +212,7 @@ impl Laws {
             }
             (book.ending, book.gone, book.reborn) = (None, false, None);
             (book.rough, book.delay) = (false, 0);
-            (book.published, book.terminated) = (false, false);
+            (book.published, book.terminated, book.preempted) = (false, false, false);
             book.flights.clear();
             book.hooks.clear();
             book.last = None;
@@ -297,7 +307,7 @@ impl World {
             return;
         };
         let before = book.runs.get(&name);
-        let same = before.is_some_and(|run| run.image == record.config.image_reference);
+        let same = before.is_some_and(|run| run.is_like(record));
         let streak = before.filter(|_| same).map_or(0, |run| {
             run.streak + u32::from(!run.stopped || run.before.is_some())
         });
@@ -320,6 +330,7 @@ impl World {
             Run {
                 id: record.id.clone(),
                 image,
+                resources: record.config.resources.clone(),
                 began: now,
                 ended: None,
                 streak,

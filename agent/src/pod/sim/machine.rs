@@ -9,6 +9,7 @@ use hanok_runtime::api::{
 };
 use tokio::sync::Notify;
 
+use super::ground::wants_restart;
 use super::world::{Due, World};
 use crate::pod::spec::{self, ContainerKind, RestartPolicy};
 
@@ -96,10 +97,12 @@ impl World {
         let record = record.clone();
         let (uid, name) = (record.pod.clone(), record.config.name.clone());
         let course = self.course(&uid, &name);
-        let wanted = self.laws.pod(&uid);
-        let wanted = wanted.and_then(|pod| spec::find_container(&pod, &name));
-        let wanted = wanted.and_then(|(_, container)| container.image);
-        let changed = wanted.as_ref() != Some(&record.config.image_reference);
+        let wanted = self.laws.pod(&uid).and_then(|pod| {
+            let (_, container) = spec::find_container(&pod, &name)?;
+            Some((wants_restart(&pod, &container, &record), container.image))
+        });
+        let same = (false, Some(record.config.image_reference.clone()));
+        let changed = wanted != Some(same);
         let process = Process {
             uid: uid.clone(),
             name: name.clone(),

@@ -386,6 +386,16 @@ impl RuntimeService for Agent {
         })
     }
 
+    async fn update_container_resources(&self, id: &ContainerId, to: &Resources) -> Result<()> {
+        let uid = self
+            .pod_of(id)
+            .await
+            .ok_or_else(|| not_found("container", &id.0))?;
+        self.pause(Some(&uid)).await;
+        self.fault("resize", &uid).await?;
+        self.world().await.resize(id, to)
+    }
+
     async fn update_cgroup(&self, path: &str, _resources: &Resources) -> Result<()> {
         self.world().await.cgroups.insert(path.to_owned());
         Ok(())

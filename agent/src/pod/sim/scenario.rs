@@ -22,6 +22,7 @@ impl World {
         if self.chance.percent(20) {
             container["terminationMessagePolicy"] = json!("FallbackToLogsOnError");
         }
+        self.broaden(&mut container, sidecar);
         if !probed {
             return container;
         }
@@ -85,6 +86,7 @@ impl World {
         if self.chance.percent(10) {
             pod["spec"]["readinessGates"] = json!([{"conditionType": "sim/gate"}]);
         }
+        self.broaden_pod(&mut pod);
         serde_json::from_value(pod).expect("a pod")
     }
 
@@ -129,10 +131,13 @@ impl World {
     /// A client changes a pod.
     pub(super) fn somebody_edits(&mut self) {
         let Some(uid) = self.any_object() else { return };
-        let what = self.chance.between(0, 5);
+        let what = self.chance.between(0, self.ground.edits());
         let number = self.chance.between(0, 5);
         let image = format!("i:{number}");
         let time = self.timestamp();
+        if what > 5 {
+            return self.somebody_resizes(&uid);
+        }
         self.change(&uid, |pod| match what {
             0 | 1 => edit_image(pod, number, image),
             2 => {
@@ -230,7 +235,7 @@ impl World {
     }
 
     /// A process and its shim die: nobody knows how it ended.
-    fn kill_shim(&mut self, id: &ContainerId) {
+    pub(super) fn kill_shim(&mut self, id: &ContainerId) {
         self.say(format_args!("the shim of {id} dies"));
         if let Some(record) = self.machine.record(id) {
             record.state = ContainerState::Unknown;
@@ -293,6 +298,7 @@ impl World {
         };
         let weather = self.weather;
         self.say(format_args!("{weather:?}"));
+        self.road_to_server_changes();
     }
 
     /// Everything is to go, with the grace that it has.

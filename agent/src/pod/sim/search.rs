@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{KEPT, OPEN, Outcome, episode};
+use super::ground::Ground;
+use super::{KEPT, Outcome, episode};
 
 /// What was searched.
 #[derive(Debug, Default)]
@@ -59,10 +60,7 @@ pub(super) fn search(first: u64, time: Duration) -> Searched {
             let (mut mine, cpu) = (Searched::default(), cpu_time());
             while began.elapsed() < time && !over.load(Ordering::Relaxed) {
                 let seed = seeds.fetch_add(1, Ordering::Relaxed);
-                if OPEN.iter().any(|(_, open)| *open == seed) {
-                    continue;
-                }
-                let outcome = episode(seed, KEPT);
+                let outcome = episode(seed, Ground::Second, KEPT);
                 mine.steps += outcome.steps;
                 mine.episodes += 1;
                 if !outcome.broken.is_empty() {

@@ -237,6 +237,10 @@ impl EventSink for Agent {
         if let Some(mut world) = self.living() {
             let uid = spec::uid(pod);
             world.say(format_args!("event {uid} {container:?} {reason} {message}"));
+            let book = world.laws.books.get_mut(&uid);
+            if let Some(book) = book.filter(|_| reason == "Preempting") {
+                book.preempted = true;
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::chance::{Chance, Trace};
 use super::cluster::Cluster;
+use super::ground::Ground;
 use super::laws::Laws;
 use super::machine::Machine;
 use crate::pod::sample;
@@ -59,6 +60,7 @@ pub(super) struct World {
     /// Milliseconds since the beginning.
     pub(super) now: u64,
     pub(super) chance: Chance,
+    pub(super) ground: Ground,
     pub(super) trace: Trace,
     pub(super) weather: Weather,
     pub(super) machine: Machine,
@@ -141,7 +143,7 @@ pub(super) struct Sim {
 }
 
 impl Sim {
-    pub(super) fn new(seed: u64, kept: usize) -> Arc<Self> {
+    pub(super) fn new(seed: u64, ground: Ground, kept: usize) -> Arc<Self> {
         let clockwork = Arc::new(Notify::new());
         let bell = broadcast::channel(16).0;
         let memory = std::path::Path::new("/dev/shm");
@@ -153,6 +155,7 @@ impl Sim {
         let world = World {
             now: 0,
             chance: Chance::new(seed),
+            ground,
             trace: Trace::new(kept),
             weather: Weather::default(),
             machine: Machine::default(),

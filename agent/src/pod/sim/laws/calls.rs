@@ -8,6 +8,7 @@ use hanok_runtime::api::{
 };
 
 use super::Book;
+use crate::pod::observation::statuses;
 use crate::pod::sim::world::World;
 use crate::pod::spec::{self, ContainerKind};
 
@@ -157,10 +158,11 @@ impl World {
         let Some(book) = self.laws.books.get(uid) else {
             return;
         };
-        if let Some(why) = out_of_order(book, record) {
+        let forgotten = self.apps_are_forgotten(book, record);
+        if let Some(why) = out_of_order(book, record, forgotten) {
             return self.broken(format_args!("{name} of {uid} starts {why}"));
         }
-        let same = |run: &&super::Run| run.image == record.config.image_reference;
+        let same = |run: &&super::Run| run.is_like(record);
         let Some(run) = book.runs.get(name).filter(same) else {
             return;
         };
@@ -173,6 +175,21 @@ impl World {
                 "{name} of {uid} starts {waited} ms after its end instead of {wait}"
             ));
         }
+    }
+
+    /// Whether nothing tells any more that apps have run in the sandbox: their records are lost, and no status that the
+    /// agent has had or given knows of a run. The documentation of init containers has it that a lost record alone does
+    /// not run them again; where there is no trace at all, as of a static pod under a new agent, they come first.
+    fn apps_are_forgotten(&self, book: &Book, record: &Container) -> bool {
+        let is_app = |name: &str| {
+            let mut apps = spec::app_containers(&book.pod).iter();
+            apps.any(|app| app.name == name)
+        };
+        let mut records = self.machine.records.iter();
+        let recorded =
+            records.any(|other| other.sandbox == record.sandbox && is_app(&other.config.name));
+        let mut told = book.last.iter().flat_map(statuses);
+        !recorded && !told.any(|told| told.container_id.is_some() && is_app(&told.name))
     }
 
     /// The start fails: the program is not there, or something else.
@@ -294,6 +311,8 @@ impl World {
             unknown,
             limited,
             book.is_over(),
+            book.preempted,
+            self.resets(uid),
             !is_app && !apps_run,
         ];
         if !cause.contains(&true) {
@@ -306,6 +325,7 @@ impl World {
         if self.machine.processes.contains_key(id) {
             self.broken(format_args!("the record of {id} is removed while it lives"));
         }
+        self.removed_for_reset(id);
     }
 
     /// A cgroup is removed.
@@ -321,7 +341,7 @@ impl World {
 }
 
 /// Why a container must not start yet, by the order of the pod's containers.
-fn out_of_order(book: &Book, record: &Container) -> Option<String> {
+fn out_of_order(book: &Book, record: &Container, forgotten: bool) -> Option<String> {
     let inside = book
         .inside
         .get(&record.sandbox)
@@ -341,7 +361,7 @@ fn out_of_order(book: &Book, record: &Container) -> Option<String> {
     {
         return Some("again after it has ended well".to_owned());
     }
-    if kind == ContainerKind::Init && inside.apps {
+    if kind == ContainerKind::Init && inside.apps && !forgotten {
         return Some("beside apps".to_owned());
     }
     // What comes after it has been there once: it is only started again.

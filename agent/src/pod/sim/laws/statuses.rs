@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 
 use crate::pod::observation::statuses;
 use crate::pod::sim::world::World;
-use crate::pod::spec;
+use crate::pod::spec::{self, ContainerKind};
 
 /// The status in one line.
 pub(in crate::pod::sim) fn short(status: &PodStatus) -> String {
@@ -75,6 +75,8 @@ impl World {
                 .into_iter()
                 .flatten()
                 .filter_map(|state| state.terminated.as_ref());
+            // That all were restarted says nothing of how a run ended.
+            let ends = ends.filter(|ended| ended.reason.as_deref() != Some(spec::RESTARTING_ALL));
             for ended in ends {
                 let Some(id) = ended.container_id.clone() else {
                     continue;
@@ -110,7 +112,10 @@ impl World {
         };
         let init = names(&status.init_container_statuses) == of(spec::init_containers(pod));
         let apps = names(&status.container_statuses) == of(spec::app_containers(pod));
-        if !init || !apps {
+        // Of a pod that was refused there is nothing to say.
+        let refused =
+            status.phase.as_deref() == Some("Failed") && statuses(status).next().is_none();
+        if (!init || !apps) && !refused {
             self.broken(format_args!("a status whose lists are not the pod's"));
         }
         if statuses(status).any(|container| container.state.is_none()) {
@@ -151,6 +156,17 @@ impl World {
                     ));
                 }
             }
+        }
+        let mut conditions = status.conditions.iter().flatten();
+        let ready = conditions.any(|found| found.type_ == "Ready" && found.status == "True");
+        let pod = self.laws.pod(uid);
+        let counts = |name: &str| {
+            let kind = pod.as_ref().and_then(|pod| spec::find_container(pod, name));
+            matches!(kind, Some((ContainerKind::App | ContainerKind::Sidecar, _)))
+        };
+        let mut unready = statuses(status).filter(|_| ready).filter(|of| !of.ready);
+        if let Some(other) = unready.find(|of| counts(&of.name)) {
+            broken.push(format!("it is said to be ready, and {} is not", other.name));
         }
         let over = status.phase.as_deref().is_some_and(spec::is_terminal_phase);
         if over && let Some((id, _)) = self.machine.living(uid).next() {

@@ -90,6 +90,7 @@ impl World {
         {
             found.push(format!("something of {uid}, which nobody wants"));
         }
+        found.extend(self.overcommitted());
         found
     }
 
@@ -128,6 +129,10 @@ impl World {
             if lives != shown_running {
                 return Some(format!("{name} of {uid}: the status is {}", short(status)));
             }
+            let ready = statuses(status).any(|status| status.name == *name && status.ready);
+            if lives && !ready && matches!(kind, ContainerKind::App | ContainerKind::Sidecar) {
+                return Some(format!("{name} of {uid} is not ready: {}", short(status)));
+            }
             let image = record.map(|record| record.config.image_reference.as_str());
             if lives && image != container.image.as_deref() {
                 return Some(format!("{name} of {uid} runs an old image"));
@@ -157,6 +162,9 @@ impl World {
                 }
                 _ => {}
             }
+        }
+        if let Some(why) = self.unsettled_resize(uid, pod, status) {
+            return Some(why);
         }
         (!restarts_or_lives).then(|| format!("{uid} has ended and is not over: {}", short(status)))
     }

@@ -1,0 +1,20 @@
+//! Seeds that found a fault once, each with the law that it had broken, by the ground that they are of.
+
+/// Of the first ground.
+pub(super) const ON_FIRST: &[(&str, u64)] = &[
+    ("a restart count never goes down", 4),
+    ("what was made and never started hides no back-off", 9),
+    ("a run whose end nobody saw backs off", 10),
+    ("volumes are not set up again beneath the clean-up", 2),
+    ("starts in an old sandbox are no progress in a new one", 14),
+    ("a failed look lets no pod live on that nobody wants", 118),
+    ("a pod hears of its end while house is kept", 110),
+    ("a pod that is over gets no new sandbox", 114),
+    ("sidecars wait for starts that come through", 87),
+    ("a run that was not to be is a run all the same", 163),
+    ("what nothing tells of begins with init containers", 140),
+];
+
+/// Of the second.
+pub(super) const ON_SECOND: &[(&str, u64)] =
+    &[("what was made before a lost run does not hide it", 9)];
