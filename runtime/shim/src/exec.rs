@@ -69,20 +69,7 @@ impl Shim {
         spec: ExecSpec,
         fds: Vec<OwnedFd>,
     ) -> Result<Outcome> {
-        let container_key = self.container_key(&spec.container)?;
-        let container = self
-            .containers
-            .get(&container_key)
-            .filter(|c| c.is_running());
-        let container = container.ok_or_else(|| {
-            Failure::invalid(format!("container {} does not run", spec.container))
-        })?;
-        if self.exec_key(&spec.exec).is_some() || self.container_key(&spec.exec).is_ok() {
-            return Err(Failure::new(
-                FailureKind::Exists,
-                format!("id {:?} is taken", spec.exec),
-            ));
-        }
+        let (container_key, container) = self.exec_place(&spec)?;
         let streams = Streams::take([spec.stdin, spec.stdout, spec.stderr], fds)?;
         if let Some(users) = &self.users {
             for fd in [&streams.stdin, &streams.stdout, &streams.stderr]
@@ -160,6 +147,22 @@ impl Shim {
         }
         self.execs.insert(key, exec);
         Ok(Outcome::Later)
+    }
+
+    /// The container to exec in, which runs and has nothing of that id yet.
+    fn exec_place(&self, spec: &ExecSpec) -> Result<(u64, &Container)> {
+        let key = self.container_key(&spec.container)?;
+        let container = self.containers.get(&key).filter(|c| c.is_running());
+        let container = container.ok_or_else(|| {
+            Failure::invalid(format!("container {} does not run", spec.container))
+        })?;
+        if self.exec_key(&spec.exec).is_some() || self.container_key(&spec.exec).is_ok() {
+            return Err(Failure::new(
+                FailureKind::Exists,
+                format!("id {:?} is taken", spec.exec),
+            ));
+        }
+        Ok((key, container))
     }
 
     /// Takes the reports that have come from an exec's process.

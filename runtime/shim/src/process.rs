@@ -12,7 +12,7 @@ mod terminal;
 pub(crate) mod user;
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use hanok_shim::protocol::Process;
 use hanok_shim::sys::{exec, process, signal};
