@@ -337,6 +337,11 @@ pub enum MountSource {
         /// With everything mounted below it.
         recursive: bool,
     },
+    /// A new tmpfs that begins with a copy of what is at its destination.
+    CopyUp {
+        /// As a filesystem's.
+        options: Vec<(String, String)>,
+    },
 }
 
 /// A device node.

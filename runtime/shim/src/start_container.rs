@@ -6,6 +6,7 @@
 //! end of file is the exec.
 
 mod cgroup_view;
+mod copy_up;
 mod dev;
 mod hide;
 mod mounts;

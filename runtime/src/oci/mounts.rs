@@ -128,7 +128,7 @@ pub(super) fn mount(given: &oci_spec::runtime::Mount, bundle: &Path) -> Result<M
         attr_recursive: false,
         propagation: 0,
     };
-    let (mut bind, mut recursive) = (false, false);
+    let (mut bind, mut recursive, mut copy_up) = (false, false, false);
     let mut rest = Vec::new();
     for option in given.options().iter().flatten() {
         if let Some((_, set, clear, deep)) = ATTRIBUTES.iter().find(|(name, ..)| name == option) {
@@ -138,10 +138,12 @@ pub(super) fn mount(given: &oci_spec::runtime::Mount, bundle: &Path) -> Result<M
             mount.attr_recursive |= deep;
         } else if let Some((_, value)) = PROPAGATION.iter().find(|(name, _)| name == option) {
             mount.propagation = *value;
+        } else if option == "tmpcopyup" {
+            copy_up = true;
         } else if option == "bind" || option == "rbind" {
             bind = true;
             recursive = option == "rbind";
-        } else if option == "remount" || option == "tmpcopyup" || option.contains("idmap") {
+        } else if option == "remount" || option.contains("idmap") {
             let message = format!("mount {name}: option {option:?} is not supported");
             return Err(OciError::Config(message));
         } else if !IDLE.contains(&option.as_str()) && !option.is_empty() {
@@ -163,9 +165,12 @@ pub(super) fn mount(given: &oci_spec::runtime::Mount, bundle: &Path) -> Result<M
             if !source.as_os_str().is_empty() {
                 rest.push(("source".to_owned(), text(&source)));
             }
-            MountSource::Filesystem {
-                fstype: fstype.to_owned(),
-                options: rest,
+            match fstype {
+                "tmpfs" if copy_up => MountSource::CopyUp { options: rest },
+                _ => MountSource::Filesystem {
+                    fstype: fstype.to_owned(),
+                    options: rest,
+                },
             }
         }
     };
@@ -267,10 +272,22 @@ mod tests {
     }
 
     #[test]
+    fn only_a_tmpfs_begins_with_a_copy() {
+        let source = |kind: &str| {
+            let text = format!(
+                r#"{{"destination":"/a","type":"{kind}","options":["tmpcopyup","size=1k"]}}"#
+            );
+            parse(&text).unwrap().source
+        };
+        let options = vec![("size".to_owned(), "1k".to_owned())];
+        assert_eq!(source("tmpfs"), MountSource::CopyUp { options });
+        assert!(matches!(source("mqueue"), MountSource::Filesystem { .. }));
+    }
+
+    #[test]
     fn what_cannot_be_done_is_refused() {
         for text in [
             r#"{"destination":"/a","source":"x"}"#,
-            r#"{"destination":"/a","type":"tmpfs","options":["tmpcopyup"]}"#,
             r#"{"destination":"/a","type":"bind","source":"/x","options":["idmap"]}"#,
             r#"{"destination":"/a","type":"bind","source":"/x","options":["remount"]}"#,
         ] {

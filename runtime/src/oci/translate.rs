@@ -114,7 +114,10 @@ fn sysctls(linux: &Linux, namespaces: &Namespaces) -> Result<BTreeMap<String, St
 }
 
 fn devices(linux: &Linux) -> Result<Vec<Device>> {
-    linux.devices().iter().flatten().map(device).collect()
+    let given = linux.devices().iter().flatten();
+    // Everybody has a link to the one of the own devpts there, however the document was made.
+    let given = given.filter(|device| device.path() != Path::new("/dev/ptmx"));
+    given.map(device).collect()
 }
 
 fn device(given: &LinuxDevice) -> Result<Device> {

@@ -15,10 +15,14 @@ use rustix::mount::{
     open_tree, unmount,
 };
 
+use super::copy_up::copy_up;
 use super::rootfs::log_of;
 use super::shm;
 use crate::failure::{Doing, Failure, Result};
 use crate::resolve::{self, open_host};
+
+/// The filesystem of [`MountSource::CopyUp`].
+pub(super) const TMPFS: &str = "tmpfs";
 
 /// Files of procfs that may be covered, one by one: lxcfs serves them.
 const PROC_FILES: [&str; 10] = [
@@ -111,6 +115,10 @@ pub(crate) fn new_filesystem(fstype: &str, options: &[(String, String)]) -> Resu
 pub(super) fn place(root: BorrowedFd<'_>, mount: &Mount, source: &OwnedFd) -> Result<()> {
     let destination = destination(root, mount, source)?;
     let name = || format!("mount {}", mount.destination);
+    if let MountSource::CopyUp { .. } = mount.source {
+        let doing = || format!("copy what is at {}", mount.destination);
+        copy_up(&destination, source).doing(doing)?;
+    }
     apply_attributes(mount, source).doing(name)?;
     attach(source.as_fd(), destination.as_fd()).doing(name)
 }
@@ -147,6 +155,7 @@ pub(super) fn name_of(source: &MountSource) -> String {
         MountSource::Bind { path, .. } => path.clone(),
         MountSource::BindBelow { root, path, .. } => format!("{root}/{path}"),
         MountSource::Filesystem { fstype, .. } => fstype.clone(),
+        MountSource::CopyUp { .. } => TMPFS.to_owned(),
         MountSource::Cgroup => "cgroup".to_owned(),
         MountSource::Shm { .. } => "/dev/shm".to_owned(),
     }

@@ -312,6 +312,7 @@ fn source(mount: &Mount, early: Option<OwnedFd>) -> Result<OwnedFd> {
             mounts::open_bind(&mount.source)
         }
         MountSource::Filesystem { fstype, options } => mounts::new_filesystem(fstype, options),
+        MountSource::CopyUp { options } => mounts::new_filesystem(mounts::TMPFS, options),
         MountSource::Cgroup | MountSource::Shm { .. } => Err(Failure::system(format!(
             "no source for mount {}",
             mount.destination

@@ -1,0 +1,87 @@
+//! A new tmpfs that begins with what it is to cover: runc's mount option `tmpcopyup`.
+//!
+//! What is copied is an image's: nothing of it is followed, opened or waited for but directories and regular files,
+//! each below the descriptor of its directory. How much it is, the size of the tmpfs limits.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Uid, chownat, fchmod, fchown, fstat, mkdirat,
+    openat, readlinkat, sendfile, statat, symlinkat,
+};
+use rustix::io::Errno;
+
+/// Directories within each other: far more than an image has there.
+const DEEPEST: usize = 64;
+/// Bytes that are copied by one call.
+const CHUNK: usize = 1 << 20;
+
+/// Copies what a directory has into a detached mount. What is no directory has nothing.
+pub(super) fn copy_up(from: &OwnedFd, to: &OwnedFd) -> rustix::io::Result<()> {
+    let from = match directory(from.as_fd(), c".") {
+        Err(Errno::NOTDIR) => return Ok(()),
+        opened => opened?,
+    };
+    entries(&from, &directory(to.as_fd(), c".")?, DEEPEST)
+}
+
+fn directory(at: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(at, name, flags, Mode::empty())
+}
+
+fn entries(from: &OwnedFd, to: &OwnedFd, depth: usize) -> rustix::io::Result<()> {
+    let depth = depth.checked_sub(1).ok_or(Errno::LOOP)?;
+    for entry in Dir::read_from(from)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == c"." || name == c".." {
+            continue;
+        }
+        let stat = statat(from, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => {
+                mkdirat(to, name, Mode::RWXU)?;
+                let below = directory(to.as_fd(), name)?;
+                entries(&directory(from.as_fd(), name)?, &below, depth)?;
+                keep_owner(&below, &stat)?;
+            }
+            FileType::RegularFile => file(from, to, name)?,
+            FileType::Symlink => {
+                let target = readlinkat(from, name, Vec::new())?;
+                symlinkat(target.as_c_str(), to, name)?;
+                let (uid, gid) = owner(&stat);
+                chownat(to, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+            }
+            // Nobody is at the other end of a pipe or a socket of an image, and devices are the document's.
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn file(from: &OwnedFd, to: &OwnedFd, name: &CStr) -> rustix::io::Result<()> {
+    // Not to wait at a pipe, if it has become one.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let from = openat(from, name, flags, Mode::empty())?;
+    let stat = fstat(&from)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Ok(());
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let to = openat(to, name, flags, Mode::RUSR | Mode::WUSR)?;
+    while sendfile(&to, &from, None, CHUNK)? > 0 {}
+    keep_owner(&to, &stat)
+}
+
+/// The mode last: it loses bits with a change of the owner.
+fn keep_owner(to: &OwnedFd, stat: &Stat) -> rustix::io::Result<()> {
+    let (uid, gid) = owner(stat);
+    fchown(to, Some(uid), Some(gid))?;
+    fchmod(to, Mode::from_raw_mode(stat.st_mode))
+}
+
+fn owner(stat: &Stat) -> (Uid, Gid) {
+    (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid))
+}
