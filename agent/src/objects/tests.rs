@@ -229,13 +229,7 @@ async fn callers_that_ask_at_once_share_one_token_and_a_refresh_that_fails_keeps
     .await;
     let (sender, _changed) = mpsc::unbounded_channel();
     let objects = ApiObjects::new(&server, sender);
-    let mut pod = (*pod("a")).clone();
-    pod.spec.as_mut().unwrap().service_account_name = Some("sa".into());
-    let request = TokenRequest {
-        pod: Arc::new(pod),
-        audience: String::new(),
-        expiration_seconds: 3607,
-    };
+    let request = token_request();
     let (one, two) = tokio::join!(objects.token(&request), objects.token(&request));
     assert_eq!(
         (one.unwrap().token, two.unwrap().token),
@@ -253,4 +247,36 @@ async fn callers_that_ask_at_once_share_one_token_and_a_refresh_that_fails_keeps
         (&json!("Pod"), &json!("a"), &json!("a"))
     );
     assert_eq!(seen[0].body["spec"]["expirationSeconds"], 3607);
+}
+
+fn token_request() -> TokenRequest {
+    let mut pod = (*pod("a")).clone();
+    pod.spec.as_mut().unwrap().service_account_name = Some("sa".into());
+    TokenRequest {
+        pod: Arc::new(pod),
+        audience: String::new(),
+        expiration_seconds: 3607,
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_asked_for_again_while_the_server_does_not_know_the_pod() {
+    let mut asked = 0;
+    let (fake, server) = Fake::start(move |seen| {
+        if !seen.path.ends_with("/token") {
+            return None;
+        }
+        asked += 1;
+        let expires = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+        Some(match asked {
+            1 => Answer::Status(404, "pod \"a\" not found"),
+            2 => Answer::Status(403, "no relationship found"),
+            _ => Answer::Object(json!({"spec": {"audiences": []}, "status": {"token": "jwt", "expirationTimestamp": expires}})),
+        })
+    })
+    .await;
+    let (sender, _changed) = mpsc::unbounded_channel();
+    let objects = ApiObjects::new(&server, sender);
+    assert_eq!(objects.token(&token_request()).await.unwrap().token, "jwt");
+    assert_eq!(fake.seen().len(), 3);
 }

@@ -12,23 +12,23 @@ use kube::Api;
 use kube::api::PostParams;
 
 use crate::back_off::BackOff;
-use crate::client::{ApiServer, Failure, failure, message};
+use crate::client::{ApiServer, message};
 use crate::sinks::{ObjectError, Token, TokenRequest};
 
 /// A token is renewed after a day even when it lives longer.
 const LONGEST_USE: SignedDuration = SignedDuration::from_hours(24);
 
-/// Waits between tries of a pod that the server does not know yet to be ours, and how many there are.
+/// Waits between tries of a pod that the server does not know yet, or not to be ours, and how many there are.
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 /// See [`RETRY`].
-const TRIES: u32 = 6;
+const TRIES: u32 = 9;
 
 /// Why there is no token.
 enum Refused {
-    /// The server does not let us; perhaps not yet.
-    Forbidden(String),
+    /// The server does not let us, or has no such pod; perhaps not yet: it looks into a copy that follows what it stores.
+    PerhapsNotYet(String),
     /// Anything else.
-    Otherwise(ObjectError),
+    Otherwise(String),
 }
 
 /// Which token.
@@ -111,10 +111,13 @@ impl Tokens {
         let mut back_off = BackOff::new(RETRY.0, RETRY.1);
         loop {
             match self.ask(request, now).await {
-                Err(Refused::Forbidden(_)) if back_off.failures() < TRIES => back_off.wait().await,
-                Err(Refused::Forbidden(message)) => return Err(ObjectError::Other(message)),
-                Err(Refused::Otherwise(error)) => return Err(error),
                 Ok(kept) => return Ok(kept),
+                Err(Refused::PerhapsNotYet(_)) if back_off.failures() < TRIES => {
+                    back_off.wait().await;
+                }
+                Err(Refused::PerhapsNotYet(message) | Refused::Otherwise(message)) => {
+                    return Err(ObjectError::Other(message));
+                }
             }
         }
     }
@@ -148,13 +151,9 @@ impl Tokens {
             .await;
         let answer = answer.map_err(|error| {
             let message = format!("failed to fetch token: {}", message(&error));
-            match (&error, failure(&error)) {
-                (kube::Error::Api(status), _) if status.code == 403 => Refused::Forbidden(message),
-                (_, Failure::NotFound) => Refused::Otherwise(ObjectError::NotFound {
-                    kind: "serviceaccount",
-                    name: account.to_owned(),
-                }),
-                _ => Refused::Otherwise(ObjectError::Other(message)),
+            match is_perhaps_not_yet(&error) {
+                true => Refused::PerhapsNotYet(message),
+                false => Refused::Otherwise(message),
             }
         })?;
         let (token, expires_at) = answer
@@ -162,7 +161,7 @@ impl Tokens {
             .and_then(|status| Some((status.token?, status.expiration_timestamp?.0)))
             .ok_or_else(|| {
                 let message = "failed to fetch token: the server's answer holds none";
-                Refused::Otherwise(ObjectError::Other(message.into()))
+                Refused::Otherwise(message.into())
             })?;
         Ok(Kept {
             renew_at: renewal(now, expires_at),
@@ -177,6 +176,15 @@ impl Tokens {
     }
 }
 
+/// Whether the server does not know the pod, or not to be ours. That there is no such account, it says from what it stores.
+fn is_perhaps_not_yet(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else {
+        return false;
+    };
+    let kind = status.details.as_ref().map(|details| details.kind.as_str());
+    status.code == 403 || (status.code == 404 && kind != Some("serviceaccounts"))
+}
+
 /// After 80 % of the token's life, and after a day at the latest.
 fn renewal(now: Timestamp, expires_at: Timestamp) -> Timestamp {
     let life = expires_at.duration_since(now);
@@ -187,6 +195,23 @@ fn renewal(now: Timestamp, expires_at: Timestamp) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_the_server_may_still_come_to_know_is_asked_for_again() {
+        let table = [
+            (404, "pod", true),
+            (404, "pods", true),
+            (403, "serviceaccounts", true),
+            (404, "serviceaccounts", false),
+            (400, "pods", false),
+        ];
+        for (code, kind, again) in table {
+            let status = serde_json::json!({"code": code, "details": {"kind": kind}});
+            let status = serde_json::from_value(status).unwrap();
+            let error = kube::Error::Api(Box::new(status));
+            assert_eq!(is_perhaps_not_yet(&error), again, "{code} {kind}");
+        }
+    }
 
     #[test]
     fn a_token_is_renewed_at_four_fifths_of_its_life_and_after_a_day_at_the_latest() {
