@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hanok_runtime::api::{ContainerState, ExecRequest, RuntimeService};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
 use crate::rig::Rig;
 
@@ -45,6 +45,51 @@ async fn root_exec_has_streams_and_an_exit_code() {
         5,
         "it may be asked again"
     );
+    rig.finish().await;
+}
+
+/// Reads to the end with a rest after every 64 KiB, and a long one at the start: how much it was, and its end.
+async fn slowly(mut from: impl AsyncRead + Unpin, rest: Duration) -> (u64, String) {
+    let (mut total, mut end, mut buffer) = (0, Vec::new(), vec![0; 64 << 10]);
+    tokio::time::sleep(rest * 200).await;
+    loop {
+        let count = from.read(&mut buffer).await.unwrap();
+        if count == 0 {
+            return (total, String::from_utf8(end).unwrap());
+        }
+        let before = total >> 16;
+        total += count as u64;
+        end.extend_from_slice(&buffer[..count]);
+        end.drain(..end.len().saturating_sub(16));
+        if total >> 16 != before {
+            tokio::time::sleep(rest).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_large_output_of_an_exec_is_whole_with_a_terminal_and_for_a_slow_reader() {
+    const LINES: u64 = 200_000;
+    // Digits of all numbers, and an end for each line.
+    const LENGTH: u64 = 1_088_895 + LINES;
+    let rig = Rig::new("execlarge").await;
+    let sandbox = rig.sandbox().await.id;
+    let id = rig.start(&sandbox, rig.script("c", "sleep 600")).await;
+    for (tty, rest) in [(false, 0), (true, 0), (false, 2), (true, 2)] {
+        let request = ExecRequest {
+            tty,
+            ..request(&format!("seq {LINES}; exit 3"), false)
+        };
+        let session = rig.runtime().exec(&id, request).await.unwrap();
+        let (length, end) = slowly(session.stdout, Duration::from_millis(rest)).await;
+        let (more, line) = match tty {
+            true => (LINES, "\r\n"),
+            false => (0, "\n"),
+        };
+        assert_eq!(length, LENGTH + more, "terminal: {tty}, rest: {rest} ms");
+        assert!(end.ends_with(&format!("{LINES}{line}")), "{end:?}");
+        assert_eq!(session.process.wait().await.unwrap(), 3);
+    }
     rig.finish().await;
 }
 
