@@ -23,6 +23,7 @@ use anyhow::{Result, bail, ensure};
 use crate::cluster::{Cluster, Space};
 use crate::lab::Lab;
 use crate::paths;
+use crate::process::patience;
 use case::Case;
 use play::Goal;
 use table::{Blocks, Known};
@@ -170,6 +171,8 @@ fn on_node(space: &Space<'_>, node: &str, cases: &[Case], goal: &impl Goal) -> R
     let own = [
         (space.name().to_owned(), "NAMESPACE"),
         (lab.registry(), "REGISTRY"),
+        // In the names of static pods.
+        (format!("-{node}"), "-NODE"),
     ];
     let plain = Plain::new(node, texts.into_iter().chain(own).collect());
     // Every case but those about pulling finds its image.
@@ -182,7 +185,7 @@ fn on_node(space: &Space<'_>, node: &str, cases: &[Case], goal: &impl Goal) -> R
         space.until_phase(name, "Succeeded")?;
     }
     let said = play::play(space, node, &plain, cases, goal);
-    play::release(space, cases)?;
+    play::release(space, node, cases)?;
     said
 }
 
@@ -199,7 +202,7 @@ impl Goal for Settled {
     }
 
     fn patience(&self) -> Duration {
-        Duration::from_secs(120)
+        patience(Duration::from_secs(120))
     }
 }
 
@@ -228,7 +231,7 @@ impl Goal for Alike<'_> {
     }
 
     fn patience(&self) -> Duration {
-        Duration::from_secs(50)
+        patience(Duration::from_secs(90))
     }
 }
 

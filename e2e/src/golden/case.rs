@@ -9,6 +9,8 @@ use crate::manifest;
 pub(super) struct Case {
     pub(super) name: String,
     pub(super) manifest: Value,
+    /// Whether the node has it from a file, and the cluster only its mirror.
+    pub(super) is_static: bool,
     /// The case and the beginning of the line of its that this one waits for.
     pub(super) after: Option<(&'static str, &'static str)>,
     /// Each is the beginning of a line that has to come before the pod is acted on.
@@ -37,6 +39,7 @@ pub(super) fn case(pod: &manifest::Pod, until: &'static [&'static str]) -> Case 
     Case {
         name: name.to_owned(),
         manifest,
+        is_static: false,
         after: None,
         first: &[],
         act: None,
@@ -71,10 +74,24 @@ impl Case {
         self
     }
 
+    /// Is a static pod.
+    pub(super) fn made_static(mut self) -> Self {
+        self.is_static = true;
+        self
+    }
+
     /// Sets a field of the metadata.
     pub(super) fn metadata(mut self, field: &str, value: Value) -> Self {
         self.manifest["metadata"][field] = value;
         self
+    }
+
+    /// The pod's name in the cluster.
+    pub(super) fn pod(&self, node: &str) -> String {
+        match self.is_static {
+            true => format!("{}-{node}", self.name),
+            false => self.name.clone(),
+        }
     }
 
     /// The manifest for a node.

@@ -8,6 +8,7 @@ mod hooks;
 mod images;
 mod probes;
 mod restarts;
+mod static_pods;
 mod volumes;
 
 use serde_json::{Value, json};
@@ -27,6 +28,7 @@ pub(super) fn all() -> Vec<Case> {
         hooks::cases(),
         admission::cases(),
         changes::cases(),
+        static_pods::cases(),
     ];
     groups.into_iter().flatten().collect()
 }

@@ -1,5 +1,7 @@
 //! Lets a node run cases, all at once, and writes down what it says.
 
+use std::fs;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -7,6 +9,7 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
+use super::PEER;
 use super::case::{Act, Case};
 use super::table::Blocks;
 use super::words::{Lines, Plain};
@@ -51,10 +54,13 @@ pub(super) fn play(
     let mut scenes: Vec<Scene<'_>> = cases.iter().map(|case| Scene::new(case, now)).collect();
     let first: Vec<Value> = cases
         .iter()
-        .filter(|case| case.after.is_none())
+        .filter(|case| case.after.is_none() && !case.is_static)
         .map(|case| case.on(node))
         .collect();
     space.apply(&json!({"apiVersion": "v1", "kind": "List", "items": first}))?;
+    for case in cases.iter().filter(|case| case.is_static) {
+        put_file(space, node, case)?;
+    }
     let end = now + goal.patience();
     while Instant::now() < end && scenes.iter().any(|scene| !scene.over) {
         let said = look(space, plain)?;
@@ -105,7 +111,7 @@ impl<'a> Scene<'a> {
             space.apply(&self.case.on(node))?;
             self.made = true;
         }
-        let said = said.get(&self.case.name).cloned().unwrap_or_default();
+        let said = said.get(&self.case.pod(node)).cloned().unwrap_or_default();
         if said != self.said {
             self.said = said;
             self.since = Instant::now();
@@ -163,18 +169,26 @@ fn look(space: &Space<'_>, plain: &Plain) -> Result<Blocks> {
     let events: Api<Event> = Api::namespaced(client.clone(), space.name());
     let params = ListParams::default();
     let pods = space.cluster().block_on(pods.list(&params))?;
-    let events = space.cluster().block_on(events.list(&params))?;
+    let events = space.cluster().block_on(events.list(&params))?.items;
     let mut blocks = Blocks::new();
     for pod in pods.items {
-        let name = pod.metadata.name.unwrap_or_default();
+        let uid = uid_on_node(&pod);
         let status = pod.data.get("status").unwrap_or(&Value::Null);
-        blocks.insert(name, plain.status(status));
-    }
-    for event in events.items.iter().filter(|event| is_of_node(event)) {
-        let name = event.involved_object.name.clone().unwrap_or_default();
-        blocks.entry(name).or_default().insert(plain.event(event));
+        let mut lines = plain.status(status);
+        lines.extend(plain.source(pod.metadata.annotations.iter().flatten()));
+        // A pod of the same name may have been here before, and its events may come late.
+        let own = |event: &&Event| is_of_node(event) && event.involved_object.uid == uid;
+        lines.extend(events.iter().filter(own).map(|event| plain.event(event)));
+        blocks.insert(pod.metadata.name.unwrap_or_default(), lines);
     }
     Ok(blocks)
+}
+
+/// The UID that the node knows the pod by; the mirror of a static one has another.
+fn uid_on_node(pod: &DynamicObject) -> Option<String> {
+    let annotations = pod.metadata.annotations.as_ref();
+    let of_static = annotations.and_then(|all| all.get("kubernetes.io/config.hash"));
+    of_static.or(pod.metadata.uid.as_ref()).cloned()
 }
 
 /// Whether a node's agent has recorded it.
@@ -184,11 +198,37 @@ fn is_of_node(event: &Event) -> bool {
     component == Some("kubelet") && event.reporting_component.as_deref() == Some("kubelet")
 }
 
-/// Lets deleted pods go whose last words have been read.
+/// The file of a static pod on a node.
+fn file(space: &Space<'_>, node: &str, case: &Case) -> Result<PathBuf> {
+    let lab = space.lab()?;
+    let directory = match node {
+        PEER => lab.peer().manifests(),
+        _ => lab.node(node).manifests(),
+    };
+    Ok(directory.join(format!("golden-{}.json", case.name)))
+}
+
+fn put_file(space: &Space<'_>, node: &str, case: &Case) -> Result<()> {
+    let mut manifest = case.manifest.clone();
+    manifest["metadata"]["namespace"] = space.name().into();
+    let text = manifest
+        .to_string()
+        .replace("REGISTRY", space.cluster().registry());
+    let file = file(space, node, case)?;
+    let hidden = file.with_file_name(format!(".golden-{}", case.name));
+    fs::write(&hidden, text).with_context(|| hidden.display().to_string())?;
+    Ok(fs::rename(hidden, file)?)
+}
+
+/// Takes the files away, and lets deleted pods go whose last words have been read.
 ///
 /// # Errors
 /// When the API server refuses.
-pub(super) fn release(space: &Space<'_>, cases: &[Case]) -> Result<()> {
+pub(super) fn release(space: &Space<'_>, node: &str, cases: &[Case]) -> Result<()> {
+    for case in cases.iter().filter(|case| case.is_static) {
+        let file = file(space, node, case)?;
+        fs::remove_file(&file).with_context(|| file.display().to_string())?;
+    }
     let kept = cases
         .iter()
         .filter(|case| matches!(case.act, Some(Act::Delete)));

@@ -140,6 +140,17 @@ impl Plain {
         lines
     }
 
+    /// What the annotations say of where a pod comes from, in lines.
+    pub(super) fn source<'a>(
+        &self,
+        annotations: impl Iterator<Item = (&'a String, &'a String)>,
+    ) -> Lines {
+        let of_source = annotations.filter(|(key, _)| key.starts_with("kubernetes.io/config."));
+        of_source
+            .map(|(key, value)| format!("annotation {key} {}", self.text(value)))
+            .collect()
+    }
+
     fn condition(&self, mut condition: Map<String, Value>) -> String {
         let (kind, status) = (take(&mut condition, "type"), take(&mut condition, "status"));
         let seen = condition.get("observedGeneration").unwrap_or(&Value::Null);

@@ -132,6 +132,11 @@ impl Peer {
         Ok(())
     }
 
+    /// Where manifests of its static pods are.
+    pub fn manifests(&self) -> PathBuf {
+        self.dir().join("manifests")
+    }
+
     fn dir(&self) -> PathBuf {
         self.lab.dir().join(NAME)
     }
@@ -145,7 +150,7 @@ impl Peer {
     }
 
     fn prepare(&self) -> Result<()> {
-        for dir in [self.dir().join("cni"), self.run_dir()] {
+        for dir in [self.dir().join("cni"), self.manifests(), self.run_dir()] {
             fs::create_dir_all(dir)?;
         }
         fs::write(
@@ -301,8 +306,6 @@ disable = true
             "clusterDNS": [topology::CLUSTER_DNS],
             "containerRuntimeEndpoint": format!("unix://{}", self.run_dir().join("containerd.sock").display()),
             "enforceNodeAllocatable": [],
-            // What a full disk of the machine does to a node is not what is compared.
-            "evictionHard": { "imagefs.available": "0%", "nodefs.available": "0%" },
             "imageGCHighThresholdPercent": 100,
             "failCgroupV1": false,
             "failSwapOn": false,
@@ -314,6 +317,7 @@ disable = true
             "podLogsDir": self.dir().join("pod-logs"),
             "registryPullQPS": 0,
             "serializeImagePulls": false,
+            "staticPodPath": self.manifests(),
             "volumePluginDir": self.dir().join("plugins"),
         })
     }

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 const USAGE: &str = "usage: testapp COMMAND
   serve [PORT] [TEXT]     HTTP server: / answers TEXT, /hostname, /env/NAME, /file/PATH, /exit/CODE
+  deaf PORT               takes connections and never answers
   health PORT SERVICE     gRPC server: SERVICE is healthy, every other one is unknown
   get URL                 prints what the URL answers; exit 1 unless the status is 200
   crash [CODE] [MS]       ends with CODE (1) after MS (0) milliseconds
@@ -54,6 +55,7 @@ fn run(args: &[&str]) -> Result<u8, Box<dyn std::error::Error>> {
         ["serve"] => serve::serve(8080, "hello"),
         ["serve", port] => serve::serve(port.parse()?, "hello"),
         ["serve", port, text] => serve::serve(port.parse()?, text),
+        ["deaf", port] => serve::deaf(port.parse()?),
         ["health", port, service] => health::serve(port.parse()?, service),
         ["get", url] => serve::get(url),
         ["crash"] => Ok(1),

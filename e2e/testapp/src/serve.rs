@@ -22,6 +22,13 @@ pub(crate) fn serve(port: u16, text: &str) -> Code {
     until_told(listener, move |stream| answer(&stream, &text))
 }
 
+/// Lets the kernel take connections until TERM, and answers none.
+pub(crate) fn deaf(port: u16) -> Code {
+    let _listener = TcpListener::bind(("0.0.0.0", port))?;
+    say(&format!("deaf on port {port}"));
+    signals::sleep(None)
+}
+
 /// Answers every connection until TERM.
 pub(crate) fn until_told(
     listener: TcpListener,

@@ -56,6 +56,23 @@ fn plain() -> Vec<Case> {
             FAILED,
         ),
         case(
+            &once("out-of-memory-in-a-child").with(
+                shell("c", "dd if=/dev/zero of=/dev/null bs=64M count=1; exit 0")
+                    .limits("24Mi", "20m"),
+            ),
+            &["container c terminated"],
+        ),
+        case(
+            &once("out-of-memory-in-a-volume")
+                .volume("v", json!({"emptyDir": {"medium": "Memory"}}))
+                .with(
+                    shell("c", "exec dd if=/dev/zero of=/v/f bs=1M count=64")
+                        .limits("24Mi", "20m")
+                        .mount("v", "/v"),
+                ),
+            FAILED,
+        ),
+        case(
             &pod("too-long")
                 .set("activeDeadlineSeconds", 8)
                 .with(sleeper("c")),

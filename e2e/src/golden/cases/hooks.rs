@@ -14,6 +14,7 @@ pub(super) fn cases() -> Vec<Case> {
     let no = || json!({"exec": {"command": ["sh", "-c", "echo no; exit 3"]}});
     let nothing = || json!({"exec": {"command": ["/nothing"]}});
     let nobody = || json!({"httpGet": {"path": "/", "port": 81}});
+    let hangs = || json!({"exec": {"command": ["sleep", "600"]}});
     let sleep = || json!({"sleep": {"seconds": 1}});
     let crashed = &[
         "event Warning FailedPostStartHook",
@@ -40,6 +41,7 @@ pub(super) fn cases() -> Vec<Case> {
             &hooked(pod("post-start-sleeps"), "postStart", sleep()),
             running,
         ),
+        case(&hooked(pod("pre-stop-hangs"), "preStop", hangs()), stopped).deleted(running),
         case(&hooked(pod("pre-stop-fails"), "preStop", no()), stopped).deleted(running),
         case(
             &hooked(pod("pre-stop-has-no-program"), "preStop", nothing()),

@@ -19,6 +19,12 @@ fn probe(kind: &str, action: Value) -> Value {
     json!({kind: action, "periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 10})
 }
 
+/// The same with a second to answer.
+fn soon(mut probe: Value) -> Value {
+    probe["timeoutSeconds"] = 1.into();
+    probe
+}
+
 fn exec(line: &str) -> Value {
     probe("exec", json!({"command": ["sh", "-c", line]}))
 }
@@ -32,8 +38,7 @@ pub(super) fn cases() -> Vec<Case> {
 fn readiness() -> Vec<Case> {
     let server = || testapp("c", "serve 8080");
     let health = || testapp("c", "health 8080 known");
-    let mut slow = exec("sleep 5");
-    slow["timeoutSeconds"] = 1.into();
+    let slow = soon(exec("sleep 5"));
     let table: Vec<(&str, Container, Value)> = vec![
         ("unready-by-exec", sleeper("c"), exec("echo no; exit 1")),
         ("unready-by-silent-exec", sleeper("c"), exec("exit 7")),
@@ -72,6 +77,16 @@ fn readiness() -> Vec<Case> {
             probe("tcpSocket", json!({"port": 81})),
         ),
         (
+            "unready-by-no-answer",
+            testapp("c", "deaf 8080"),
+            soon(probe("httpGet", json!({"path": "/", "port": 8080}))),
+        ),
+        (
+            "unready-by-no-answer-of-grpc",
+            testapp("c", "deaf 8080"),
+            soon(probe("grpc", json!({"port": 8080}))),
+        ),
+        (
             "unready-by-service",
             health(),
             probe("grpc", json!({"port": 8080, "service": "unknown"})),
@@ -106,6 +121,10 @@ fn liveness() -> Vec<Case> {
         (
             "not-alive-by-no-listener",
             server().set("livenessProbe", probe("tcpSocket", json!({"port": 81}))),
+        ),
+        (
+            "not-alive-by-slow-exec",
+            sleeper("c").set("livenessProbe", soon(exec("sleep 5"))),
         ),
         (
             "not-alive-with-a-grace",

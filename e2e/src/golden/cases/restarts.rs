@@ -115,7 +115,8 @@ fn inits() -> Vec<Case> {
         ),
         case(
             &pod("sidecar-crashes")
-                .init(sidecar("s", "exit 1"))
+                // Long enough to be seen to have started, without which no app does.
+                .init(sidecar("s", "sleep 3; exit 1"))
                 .with(sleeper("c")),
             &["init s waiting CrashLoopBackOff", "event Warning BackOff", "container c running"],
         ),
