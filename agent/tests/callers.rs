@@ -219,7 +219,7 @@ fn podmans(bundle: &Bundle) -> Value {
         json!({ "createRuntime": state("created"), "prestart": [], "poststop": state("stopped") });
     document["annotations"] =
         json!({ "io.container.manager": "libpod", "org.opencontainers.image.stopSignal": "15" });
-    document["linux"]["cgroupsPath"] = format!("libpod-parent-{0}/libpod-{0}", bundle.id).into();
+    document["linux"]["cgroupsPath"] = format!("libpod-{}", bundle.id).into();
     document["linux"]["resources"] = json!({
         "devices": [{ "allow": false, "access": "rwm" }],
         "memory": { "limit": 67_108_864, "swap": 134_217_728 },
@@ -262,7 +262,7 @@ fn root_a_document_as_podman_writes_it_runs_with_its_hooks_and_limits() {
     bundle.run();
     let out = fs::read_to_string(bundle.path("mnt/out")).unwrap();
     assert!(out.starts_with("envnamekept"), "{out}");
-    assert!(out.contains("/libpod-parent-"), "{out}");
+    assert!(out.contains("/libpod-"), "{out}");
     let of_image = fs::read_dir(bundle.path("rootfs/run")).unwrap();
     assert_eq!(of_image.count(), 1, "the image is as it was");
     assert_eq!(bundle.state()["annotations"], document["annotations"]);
@@ -292,7 +292,7 @@ fn root_a_document_as_containerd_writes_it_runs() {
     document["annotations"] = json!({
         "io.kubernetes.cri.container-type": "container", "io.kubernetes.cri.sandbox-id": "5e0d", "io.kubernetes.cri.container-name": "c",
     });
-    document["linux"]["cgroupsPath"] = format!("k8s-{0}/{0}", bundle.id).into();
+    document["linux"]["cgroupsPath"] = format!("k8s-{}", bundle.id).into();
     document["linux"]["resources"] = json!({
         "devices": [
             { "allow": false, "access": "rwm" },
