@@ -44,7 +44,7 @@ const STEPS: u64 = 600;
 const REST: u64 = 1800;
 
 /// Fewest steps a minute of a machine that does nothing else, as the time on its processors tells.
-const FLOOR: u64 = 70_000;
+const FLOOR: u64 = 85_000;
 
 /// Lines of the trace that are kept for whoever reads of a broken law; a replay keeps them all.
 const KEPT: usize = 200;
