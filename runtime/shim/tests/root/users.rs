@@ -176,7 +176,7 @@ fn root_what_root_does_in_its_namespaces_reaches_nothing_of_the_node() {
     fs::write(&canary, "untouched").unwrap();
     fs::set_permissions(&canary, fs::Permissions::from_mode(0o600)).unwrap();
     // Not id-mapped, as a mistake would have it: root of the pod is nobody there.
-    let script = "cat /canary; echo x > /canary; chown 0:0 /canary; chmod 777 /canary; \
+    let script = "exec 2>&1; cat /canary; echo x > /canary; chown 0:0 /canary; chmod 777 /canary; \
         mknod /tmp/disk b 254 0; mount -t tmpfs x /mnt && echo mounted; hostname inside && hostname; \
         echo 1 > /proc/sys/kernel/sysrq; echo c > /proc/sysrq-trigger; kill -9 $NODE; \
         mount -o remount,rw /sys; echo 1 > /sys/kernel/mm/ksm/run; echo 0 > /proc/sys/kernel/printk; dmesg | head -c 1; \
@@ -216,7 +216,7 @@ fn root_what_root_does_in_its_namespaces_reaches_nothing_of_the_node() {
 #[test]
 fn root_devices_of_the_pod_work_and_a_node_that_is_made_does_not() {
     let users = Users::new();
-    let script = "stat -c '%n %u:%g %t:%T %a' /dev/deep/er/zero; head -c 2 /dev/deep/er/zero | wc -c; \
+    let script = "exec 2>&1; stat -c '%n %u:%g %t:%T %a' /dev/deep/er/zero; head -c 2 /dev/deep/er/zero | wc -c; \
         mknod /dev/mine c 1 5; ls /dev/mine 2>&1 | wc -l";
     let mut spec = users.spec("c1", script);
     spec.devices.push(Device {
