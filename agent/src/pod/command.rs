@@ -9,6 +9,11 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 const MAX_OUTPUT: usize = 10 * 1024;
 /// How long a command's output may lag behind its process: a child that it left behind may hold the pipe.
 const DRAIN: Duration = Duration::from_millis(200);
+/// How long a command may run before its output is read. One that has ended by then is read without waiting for its
+/// pipes, which is how probes end; one that writes more than a pipe holds is held up by this, once.
+const READ_AFTER: Duration = Duration::from_millis(50);
+/// Bytes read at once.
+const CHUNK: usize = 2 * 1024;
 /// A command without a limit of its own is limited by who runs it; this one is never reached.
 const NO_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -40,6 +45,8 @@ pub(super) async fn run(
     let deadline = tokio::time::sleep(limit.unwrap_or(NO_LIMIT));
     tokio::pin!(deadline);
     let session = runtime.exec(id, request).await?;
+    let read_after = tokio::time::sleep(READ_AFTER);
+    tokio::pin!(read_after);
     let mut output = Vec::new();
     let mut errors = Vec::new();
     let code = {
@@ -54,12 +61,13 @@ pub(super) async fn run(
         tokio::pin!(read);
         let wait = session.process.wait();
         tokio::pin!(wait);
-        let mut drained = false;
+        let (mut reading, mut drained) = (false, false);
         let code = loop {
             tokio::select! {
                 biased;
                 code = &mut wait => break code?,
-                () = &mut read, if !drained => drained = true,
+                () = &mut read, if reading && !drained => drained = true,
+                () = &mut read_after, if !reading => reading = true,
                 () = &mut deadline => {
                     session.process.kill().await?;
                     return Ok(Ended::TimedOut);
@@ -80,8 +88,10 @@ pub(super) async fn run(
 
 /// Keeps the start of a stream and reads the rest away.
 async fn drain(mut stream: Box<dyn AsyncRead + Send + Unpin>, kept: &mut Vec<u8>) {
-    let most = u64::try_from(MAX_OUTPUT).unwrap_or(u64::MAX);
+    let mut chunk = [0; CHUNK];
     // A broken stream is an ended one.
-    let _ = (&mut stream).take(most).read_to_end(kept).await;
-    let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+    while let Ok(length @ 1..) = stream.read(&mut chunk).await {
+        let room = MAX_OUTPUT.saturating_sub(kept.len());
+        kept.extend_from_slice(&chunk[..length.min(room)]);
+    }
 }

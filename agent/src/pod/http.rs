@@ -6,6 +6,10 @@
 pub(super) mod dial;
 mod target;
 mod tls;
+pub(super) mod wire;
+
+use std::fmt;
+use std::pin::Pin;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
@@ -17,7 +21,6 @@ use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_util::task::AbortOnDropHandle;
 
 use target::Target;
 pub(super) use tls::NO_TLS;
@@ -35,10 +38,18 @@ pub(super) struct Get {
 }
 
 /// The head of an answer; its body is still to be read.
-#[derive(Debug)]
 pub(super) struct Answer {
     response: Response<Incoming>,
-    _connection: AbortOnDropHandle<()>,
+    connection: Driver,
+}
+
+/// Moves the bytes of a connection while it is polled; ends with the connection.
+type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Answer").field(&self.response).finish()
+    }
 }
 
 impl Get {
@@ -120,11 +131,19 @@ impl Answer {
     /// Reads the body, as far as anybody wants to know it.
     pub(super) async fn body(self) -> Result<String, String> {
         let mut body = self.response.into_body();
+        let mut connection = self.connection;
+        let mut open = true;
         let mut read = Vec::new();
         while read.len() < MAX_BODY {
-            let Some(frame) = body.frame().await else {
-                break;
+            let frame = tokio::select! {
+                biased;
+                frame = body.frame() => frame,
+                () = &mut connection, if open => {
+                    open = false;
+                    continue;
+                }
             };
+            let Some(frame) = frame else { break };
             let frame = frame.map_err(|error| cause(&error))?;
             read.extend_from_slice(frame.data_ref().map(Bytes::as_ref).unwrap_or_default());
         }
@@ -205,11 +224,10 @@ async fn request(target: &Target, headers: &HeaderMap) -> Result<Answer, String>
     request
         .headers_mut()
         .insert(CONNECTION, HeaderValue::from_static("close"));
-    let stream = dial::dial(&target.host, target.port).await?;
-    let peers = dial::peers(&stream);
+    let (wire, peers) = dial::dial(&target.host, target.port).await?;
     let sent = match target.https {
-        false => exchange(stream, request).await,
-        true => exchange(tls::connect(stream, &target.host).await?, request).await,
+        false => exchange(wire, request).await,
+        true => exchange(tls::connect(wire, peers, &target.host).await?, request).await,
     };
     sent.map_err(|error| match io_error(&error) {
         Some(error) => format!("read tcp {peers}: read: {}", dial::errno(error)),
@@ -225,15 +243,26 @@ where
         .title_case_headers(true)
         .handshake(TokioIo::new(stream))
         .await?;
-    let connection = tokio::spawn(async move {
+    let mut connection: Driver = Box::pin(async move {
         // The answer tells how it ended.
         let _ = connection.await;
     });
-    let connection = AbortOnDropHandle::new(connection);
-    let response = sender.send_request(request).await?;
+    let response = {
+        let response = sender.send_request(request);
+        tokio::pin!(response);
+        tokio::select! {
+            biased;
+            response = &mut response => response?,
+            () = &mut connection => {
+                // Nothing can be polled after its end.
+                connection = Box::pin(std::future::pending());
+                response.await?
+            }
+        }
+    };
     Ok(Answer {
         response,
-        _connection: connection,
+        connection,
     })
 }
 

@@ -9,6 +9,7 @@
 mod attempt;
 mod grpc;
 mod subject;
+mod ticks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,13 +1,15 @@
 //! Connections of probes and hooks, and the words for what goes wrong with them.
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::lookup_host;
 
-/// Connects. A connection that is dropped leaves nothing in TIME-WAIT: thousands of probes a minute would fill the
-/// node's table and take its ports.
-pub(in crate::pod) async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
+use super::wire::Wire;
+
+/// Connects.
+pub(in crate::pod) async fn dial(host: &str, port: u16) -> Result<(Wire, Peers), String> {
     let addresses: Vec<SocketAddr> = match host.parse::<IpAddr>() {
         Ok(ip) => vec![SocketAddr::new(ip, port)],
         Err(_) => match lookup_host((host, port)).await {
@@ -17,11 +19,10 @@ pub(in crate::pod) async fn dial(host: &str, port: u16) -> Result<TcpStream, Str
     };
     let mut last = format!("dial tcp: lookup {host}: no such host");
     for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(stream) => {
-                // It would only be closed the slow way.
-                let _ = stream.set_zero_linger();
-                return Ok(stream);
+        match Wire::connect(address).await {
+            Ok(wire) => {
+                let peers = Peers(wire.local_address(), address);
+                return Ok((wire, peers));
             }
             Err(error) => last = format!("dial tcp {address}: connect: {}", errno(&error)),
         }
@@ -37,16 +38,17 @@ pub(in crate::pod) fn address(host: &str, port: u16) -> String {
     }
 }
 
-/// Both ends of a connection.
-pub(super) fn peers(stream: &TcpStream) -> String {
-    let text = |address: io::Result<SocketAddr>| {
-        address.map_or_else(|_| "?".to_owned(), |address| address.to_string())
-    };
-    format!(
-        "{}->{}",
-        text(stream.local_addr()),
-        text(stream.peer_addr())
-    )
+/// Both ends of a connection, as errors show them.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::pod) struct Peers(Option<SocketAddr>, SocketAddr);
+
+impl fmt::Display for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(local) => write!(f, "{local}->{}", self.1),
+            None => write!(f, "?->{}", self.1),
+        }
+    }
 }
 
 /// The system's word for an error, in small letters: `connection refused`.

@@ -7,20 +7,25 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, InvalidMessage, SignatureScheme};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+
+use super::dial::Peers;
+use super::wire::Wire;
 
 /// What is said of a server that answers without TLS.
 pub(in crate::pod) const NO_TLS: &str = "http: server gave HTTP response to HTTPS client";
 
 /// Shakes hands.
-pub(super) async fn connect(stream: TcpStream, host: &str) -> Result<TlsStream<TcpStream>, String> {
+pub(super) async fn connect(
+    wire: Wire,
+    peers: Peers,
+    host: &str,
+) -> Result<TlsStream<Wire>, String> {
     let name = ServerName::try_from(host.to_owned())
         .map_err(|_| format!("tls: {host:?} is no name of a server"))?;
-    let peers = super::dial::peers(&stream);
     let connector = TlsConnector::from(config()?);
-    connector.connect(name, stream).await.map_err(|error| {
+    connector.connect(name, wire).await.map_err(|error| {
         let tls = error.get_ref().and_then(|error| error.downcast_ref());
         match tls {
             Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {

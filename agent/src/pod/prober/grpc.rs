@@ -6,12 +6,12 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use h2::{Ping, RecvStream, client};
 use http::{HeaderMap, Request, StatusCode};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::super::back_off::go_duration;
 use super::super::http::dial;
+use super::super::http::wire::Wire;
 
 /// The longest answer that is read: the real one has two bytes.
 const MAX_ANSWER: usize = 4 * 1024;
@@ -65,7 +65,7 @@ pub(super) async fn check(
     let call = async {
         loop {
             let tried = Instant::now();
-            if let Ok(stream) = dial::dial(host, port).await {
+            if let Ok((stream, _)) = dial::dial(host, port).await {
                 let call = call(stream, &address, service, user_agent, limit, &speaks);
                 match call.await {
                     Err(CallError::Connection) if !speaks.load(Ordering::Relaxed) => {}
@@ -116,7 +116,7 @@ fn failed(code: usize, message: &str) -> String {
 
 /// One call on a new connection. Gives the serving status.
 async fn call(
-    stream: TcpStream,
+    stream: Wire,
     address: &str,
     service: &str,
     user_agent: &str,

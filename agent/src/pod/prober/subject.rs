@@ -6,11 +6,12 @@ use std::time::Duration;
 use hanok_runtime::api::ContainerId;
 use k8s_openapi::api::core::v1::{Container, Pod, Probe};
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::super::settings::Deps;
 use super::attempt::{Answer, Target, attempt};
+use super::ticks::Ticks;
 use crate::sinks::EventKind;
 
 /// Attempts in a row when one could not be made.
@@ -109,16 +110,15 @@ impl Subject {
 
     /// Ticks when the initial delay is over, and then by the period. After the start of an agent, the probes of all
     /// containers must not come at once.
-    fn timer(&self, probe: &Probe) -> Interval {
+    fn timer(&self, probe: &Probe) -> Ticks {
         let period = period(probe);
         let due = self.started + seconds(probe.initial_delay_seconds, 0);
         let first = match self.is_adopted {
             true => Instant::now() + (super::super::worker::jittered(period) - period) * 2,
             false => due,
         };
-        let mut timer = interval_at(first.max(due).max(Instant::now()), period);
-        timer.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        timer
+        let first = first.max(due).max(Instant::now());
+        Ticks::new(self.deps.clock, first, period)
     }
 
     /// One probe: passed, failed, or no answer that counts.
