@@ -3,6 +3,7 @@
 //! conmon is one process a container; so is containerd's shim here, as it is one a pod.
 
 use std::fs;
+use std::time::Duration;
 
 use hanok_runtime::api::RuntimeService;
 
@@ -14,6 +15,9 @@ use crate::report::{Report, Row};
 
 /// How many containers there are at a time.
 const COUNTS: [usize; 3] = [1, 10, 100];
+
+/// After that a shim at which nothing happens is at rest.
+const REST: Duration = Duration::from_millis(1500);
 
 /// Shims of containerd that share their program.
 const CONTAINERD_SHIMS: usize = 10;
@@ -73,6 +77,7 @@ async fn one_pod(pod: &Pod) -> Vec<f64> {
             pod.rig.start(&other.id, config).await;
         }
         there = count;
+        tokio::time::sleep(REST).await;
         found.push(pss(&[shim(&pod.rig, &other.id)]));
     }
     remove(&pod.rig, &other.id).await;
@@ -89,6 +94,7 @@ async fn many_pods(pod: &Pod) -> Vec<f64> {
             pod.rig.start(&other.id, program("s", &SLEEP)).await;
             all.push(other);
         }
+        tokio::time::sleep(REST).await;
         let shims: Vec<u32> = all.iter().map(|one| shim(&pod.rig, &one.id)).collect();
         found.push(pss(&shims));
     }

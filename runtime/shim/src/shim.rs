@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use hanok_shim::protocol::{Event, Reply, Request, ShimState, VERSION};
+use hanok_shim::sys::memory::give_back;
 use hanok_shim::sys::signal::SignalFd;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
@@ -23,6 +25,9 @@ use crate::users::Users;
 
 /// Most clients at once; more can only be a fault of the caller, and descriptors are needed elsewhere.
 const MAX_CONNECTIONS: usize = 256;
+
+/// How long nothing happens before the shim takes a rest. A burst of requests finds it warm.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// Everything that a shim holds.
 #[derive(Debug)]
@@ -43,6 +48,8 @@ pub(crate) struct Shim {
     listener: OwnedFd,
     signals: SignalFd,
     last_key: u64,
+    /// Whether memory was used that a shim at rest has no use for.
+    untidy: bool,
 }
 
 /// What became of a request.
@@ -80,14 +87,18 @@ impl Shim {
             listener,
             signals,
             last_key: 0,
+            untidy: true,
         })
     }
 
     /// Serves until [`Request::Shutdown`] is done.
     pub(crate) fn run(&mut self) -> rustix::io::Result<()> {
         loop {
-            let timeout = self.shutdown.as_ref().map(Shutdown::remaining);
-            for ready in self.poller.wait(timeout)? {
+            let events = self.poller.wait(self.timeout())?;
+            if events.is_empty() && self.shutdown.is_none() {
+                self.rest();
+            }
+            for ready in events {
                 self.dispatch(ready);
             }
             if self.is_shut_down() {
@@ -96,10 +107,26 @@ impl Shim {
         }
     }
 
+    fn timeout(&self) -> Option<Duration> {
+        match &self.shutdown {
+            Some(shutdown) => Some(shutdown.remaining()),
+            None => self.untidy.then_some(QUIET),
+        }
+    }
+
+    /// Once after some work; then it sleeps until something happens.
+    fn rest(&mut self) {
+        give_back();
+        self.untidy = false;
+    }
+
+    /// Not a part of the loop, whose frame is there for good.
+    #[inline(never)]
     fn dispatch(&mut self, ready: Ready) {
         match ready.token {
             Token::Listener => self.accept(),
             Token::Signals => {
+                self.untidy = true;
                 // Which signals came does not matter: only SIGCHLD is asked for.
                 let _ = self.signals.drain();
                 self.reap();
@@ -170,6 +197,7 @@ impl Shim {
                 Err(_) => return false,
                 Ok(None) => return true,
                 Ok(Some((request, fds))) => {
+                    self.untidy = true;
                     let greeted = connection.phase != Phase::New;
                     connection.phase = Phase::Busy;
                     match self.handle(key, request, fds, greeted) {

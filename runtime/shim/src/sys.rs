@@ -8,6 +8,7 @@
 pub mod bpf;
 pub mod clone;
 pub mod exec;
+pub mod memory;
 pub mod mount;
 pub mod net;
 pub mod process;

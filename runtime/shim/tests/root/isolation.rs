@@ -62,7 +62,7 @@ fn root_a_read_only_root_stays_so_and_volumes_stay_writable() {
         &[
             "sh",
             "-c",
-            "touch /x; touch /vol/x /dev/shm/y && echo written; touch /ro/y",
+            "exec 2>&1; touch /x; touch /vol/x /dev/shm/y && echo written; touch /ro/y",
         ],
     );
     spec.readonly_rootfs = true;

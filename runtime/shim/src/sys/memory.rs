@@ -1,0 +1,71 @@
+//! Memory that this process can do without until it works again.
+
+use std::ptr::{addr_of, without_provenance_mut};
+
+use rustix::mm::{Advice, madvise};
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
+
+/// How far below the caller the stack is given back: what the kernel maps of it at the start of a program.
+const STACK: usize = 128 << 10;
+
+unsafe extern "C" {
+    /// Where the linker has put the first byte of the program,
+    static __executable_start: u8;
+    /// and the end of its code.
+    static etext: u8;
+}
+
+/// Gives back free heap, the stack below the caller, and the mappings of code and constants. All of it comes back by
+/// page faults as it is used: heap and stack as zeroes, the others from the page cache, which keeps them.
+///
+/// A part of its caller, or the caller's code and this would have to come back at once.
+#[inline(always)]
+pub fn give_back() {
+    // SAFETY: it touches what is free, and nothing else.
+    unsafe { libc::malloc_trim(0) };
+    let here = 0_u8;
+    // The page of this frame and the one below it stay.
+    let end = (addr_of!(here) as usize & !(PAGE - 1)).saturating_sub(PAGE);
+    forget(end.saturating_sub(STACK), end);
+    forget(
+        addr_of!(__executable_start) as usize,
+        addr_of!(etext) as usize & !(PAGE - 1),
+    );
+}
+
+/// `start` and `end` are those of free stack, or of what is mapped from the program and never written. A part that is
+/// not mapped at all is passed over.
+#[inline(always)]
+fn forget(start: usize, end: usize) {
+    let start = start.next_multiple_of(PAGE);
+    let Some(length) = end.checked_sub(start) else {
+        return;
+    };
+    let start = without_provenance_mut(start);
+    // SAFETY: nothing lives in free stack, and pages of the program that are not written are read again as they were.
+    // It fails where a part is not mapped, after it has done the rest.
+    let _ = unsafe { madvise(start, length, Advice::LinuxDontNeed) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Uses stack and code that is given back.
+    fn work(depth: u32) -> String {
+        let words = std::array::from_fn::<_, 64, _>(|index| index + depth as usize);
+        match depth {
+            0 => format!("{words:?}"),
+            _ => work(depth - 1),
+        }
+    }
+
+    #[test]
+    fn everything_is_as_before_afterwards() {
+        let before = (vec![7_u8; 100_000], work(20));
+        give_back();
+        assert_eq!(before, (vec![7; 100_000], work(20)));
+    }
+}
