@@ -13,10 +13,10 @@ PEER_NODE := kubelet containerd containerd-shim-runc-v2 ctr
 
 .PHONY: build demo test lint unit stories test-v2 conformance oci-conformance bench-runtime golden cluster-up cluster-down cluster-status cluster-programs bench
 
-# The release build of hanok, with the static hanok-shim and hanok-pause beside it, in target/release.
+# The release build of hanok and hanok-oci, with the static hanok-shim and hanok-pause beside them, in target/release.
 build:
 	e2e/install.sh build
-	$(CARGO) build --locked --release --workspace --bin hanok
+	$(CARGO) build --locked --release --workspace --bin hanok --bin hanok-oci
 	runtime/build-static.sh target/release
 
 # A pod by `hanok run`, without any cluster.

@@ -1,15 +1,9 @@
 //! The `hanok` binary: parses the command line and hands over to one subcommand.
 
-use std::ffi::OsString;
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
-use clap::error::ErrorKind;
 use hanok_agent::cmd;
-
-/// Exit code of a command line that cannot be understood.
-const USAGE: u8 = 2;
 
 /// A Kubernetes node in one program.
 #[derive(Debug, Parser)]
@@ -33,26 +27,13 @@ enum Command {
     Oci(Box<cmd::oci::Options>),
 }
 
-/// The name under which the program is `hanok oci`.
-const OCI_NAME: &str = "hanok-oci";
-
-/// The command line; called by [`OCI_NAME`], the subcommand is left out.
-fn parse() -> Result<Cli, clap::Error> {
-    let mut words: Vec<OsString> = std::env::args_os().collect();
-    let name = words.first().map(Path::new).and_then(Path::file_name);
-    if name.is_some_and(|name| name == OCI_NAME) {
-        words.insert(1, "oci".into());
-    }
-    Cli::try_parse_from(words)
-}
-
 fn main() -> ExitCode {
-    let command = match parse() {
+    let command = match Cli::try_parse() {
         Ok(Cli {
             command: Command::Oci(options),
         }) => return cmd::oci::run(*options),
         Ok(cli) => cli.command,
-        Err(error) => return refuse(&error),
+        Err(error) => return cmd::complaint::refuse(&error),
     };
     hanok_agent::descriptors::make_room();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
@@ -83,28 +64,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints help as it was asked for, and what is wrong with a command line as every other complaint: in one line.
-fn refuse(error: &clap::Error) -> ExitCode {
-    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        error.exit();
-    }
-    eprintln!("hanok: {}", one_line(&error.to_string()));
-    ExitCode::from(USAGE)
-}
-
-/// A complaint of clap without its heading, usage and pointer to the help.
-fn one_line(message: &str) -> String {
-    let message = message.trim_start_matches("error: ");
-    let lines = message.lines().take_while(|line| {
-        !line.starts_with("Usage:") && !line.starts_with("For more information")
-    });
-    let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
-    words.join(" ").replace(" tip: ", ": ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hanok_agent::cmd::complaint::one_line;
 
     #[test]
     fn a_wrong_command_line_is_one_line_that_names_flag_and_value() {

@@ -1,6 +1,6 @@
 //! `hanok oci`: an OCI runtime on the command line, called as runc is: `create`, `start`, `state`, `kill`, `delete`,
-//! `run`, `exec`, `ps`, `list`, `pause`, `resume`, `update`, `events`, `features`. Also under the name `hanok-oci`, for
-//! callers that know a program and no subcommand.
+//! `run`, `exec`, `ps`, `list`, `pause`, `resume`, `update`, `events`, `features`. Also
+//! `hanok-oci`, a program of its own.
 //!
 //! Runs before anything else of the program does: it must have one thread, and the limits that it was started with.
 

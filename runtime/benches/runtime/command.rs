@@ -26,12 +26,13 @@ pub(crate) struct Runtime {
 }
 
 impl Runtime {
-    /// `oci`, `runc` or `crun`; `dir` is the arena's.
+    /// `oci`, `runc` or `crun`; `dir` is the arena's. `hanok` is `hanok-oci`, or `hanok` itself.
     pub(crate) fn new(name: &str, hanok: &Path, dir: &Path) -> Self {
         let root = dir.join(format!("state-{name}"));
         let root = ["--root".to_owned(), root.to_str().unwrap().to_owned()];
         let (program, mut arguments) = match name {
-            "oci" => (hanok.to_owned(), vec!["oci".to_owned()]),
+            "oci" if hanok.ends_with("hanok") => (hanok.to_owned(), vec!["oci".to_owned()]),
+            "oci" => (hanok.to_owned(), Vec::new()),
             other => (PathBuf::from(other), Vec::new()),
         };
         arguments.extend(root);

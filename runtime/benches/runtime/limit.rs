@@ -34,7 +34,7 @@ pub(crate) async fn measure(pod: &Pod, worker: &mut Worker, report: &mut Report)
             let good = (0..TRIES).all(|_| worker.ask(&task).is_ok());
             *(if good { &mut works } else { &mut fails }) = middle;
         }
-        let shown = if name == "oci" { "hanok oci" } else { name };
+        let shown = if name == "oci" { "hanok-oci" } else { name };
         rows.push(row(shown, works));
     }
     report.group("smallest memory limit of a container", "MiB", &rows);

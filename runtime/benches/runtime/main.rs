@@ -1,12 +1,12 @@
 //! What a container costs: time, memory and output, beside Debian's runc, crun and conmon in the same run.
 //!
 //! `make bench-runtime`, as root; on its own `cargo bench -p hanok-runtime --bench runtime -- [--rounds N] [PART...]`
-//! with `HANOK` for the program and `HANOK_PROGRAMS` for the directory of its static ones. Parts are `time`, `limit`,
+//! with `HANOK` for `hanok-oci` or `hanok` and `HANOK_PROGRAMS` for the directory of all programs. Parts are `time`, `limit`,
 //! `memory` and `log`.
 //!
 //! Everybody starts the same container: the one that hanok makes for a pod, whose `config.json` the others get, with
 //! the same namespaces, mounts, masked paths, capabilities, limits and RuntimeDefault. It is measured as hanok starts
-//! it, in process by the runtime's API and a shim that is there already, and by command lines, `hanok oci` among them.
+//! it, in process by the runtime's API and a shim that is there already, and by command lines, `hanok-oci` among them.
 //! The [`floor`] makes the bare system calls of it. Command lines and floor run in a [`worker`], since the floor
 //! wants one thread, and who waits for a runtime's orphans must not be the parent of hanok's shims.
 //!
@@ -100,7 +100,7 @@ fn leave_unified_hierarchy() {
 
 /// The program whose command line is measured.
 fn hanok() -> PathBuf {
-    std::env::var_os("HANOK").map_or_else(|| rig::programs().join("hanok"), PathBuf::from)
+    std::env::var_os("HANOK").map_or_else(|| rig::programs().join("hanok-oci"), PathBuf::from)
 }
 
 async fn measure(options: &Options) {

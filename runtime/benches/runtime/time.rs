@@ -69,7 +69,7 @@ pub(crate) async fn measure(pod: &Pod, worker: &mut Worker, rounds: usize, repor
 }
 
 fn aims(report: &mut Report, what: &str, rows: &[Row]) {
-    for subject in ["hanok", "hanok oci"] {
+    for subject in ["hanok", "hanok-oci"] {
         for (reference, most) in AIMS {
             let ratio = median(rows, subject) / median(rows, reference);
             report.aim(&format!("{what}: {subject} / {reference}"), ratio, most);
@@ -79,7 +79,7 @@ fn aims(report: &mut Report, what: &str, rows: &[Row]) {
 
 fn shown(name: &str) -> &str {
     match name {
-        "oci" => "hanok oci",
+        "oci" => "hanok-oci",
         other => other,
     }
 }
@@ -102,7 +102,7 @@ fn group(report: &mut Report, title: &str, times: &Times) -> Vec<Row> {
         "start",
         "wait",
         "remove",
-        "hanok oci",
+        "hanok-oci",
         "crun",
         "runc",
         "floor",
