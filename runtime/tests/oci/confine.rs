@@ -12,12 +12,12 @@ fn root_no_descriptor_of_the_caller_comes_into_the_container() {
     // On purpose without close-on-exec, as a careless caller has them.
     let held = fs::File::open("/etc").unwrap();
     rustix::io::fcntl_setfd(&held, rustix::io::FdFlags::empty()).unwrap();
-    let bundle = Bundle::new("ls /proc/self/fd > /out; sleep 100");
+    let bundle = Bundle::new("ls /proc/self/fd > /out; echo > /done; sleep 100");
     bundle.create().unwrap();
     bundle.runtime.start(&bundle.id).unwrap();
     assert_eq!(
         bundle
-            .exec("ls /proc/self/fd > /tmp/exec; ls /proc/1/fd > /tmp/one")
+            .exec("until [ -e /done ]; do sleep 0.1; done; ls /proc/self/fd > /tmp/exec; ls /proc/1/fd > /tmp/one")
             .unwrap(),
         0
     );
