@@ -56,6 +56,14 @@ impl Options {
     }
 }
 
+/// Checks every case on the first node of a story's lab.
+///
+/// # Errors
+/// When words differ.
+pub fn check_all(space: &Space<'_>) -> Result<()> {
+    check(space, &cases::all())
+}
+
 /// Starts a lab, or takes the one that is up, checks the words of its first node, and takes it down.
 ///
 /// # Errors

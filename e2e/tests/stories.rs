@@ -13,6 +13,8 @@ mod api_server;
 mod bad_input;
 #[path = "stories/deletion.rs"]
 mod deletion;
+#[path = "stories/golden.rs"]
+mod golden;
 #[path = "stories/images.rs"]
 mod images;
 #[path = "stories/isolation.rs"]
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         probes::stories(),
         resize::stories(),
         images::stories(),
+        golden::stories(),
         logs_and_exec::stories(),
         deletion::stories(),
         volumes::stories(),
