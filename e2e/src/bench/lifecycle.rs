@@ -14,7 +14,8 @@ use super::subject::Subject;
 use super::watch::PodWatch;
 use crate::manifest::{pod, testapp};
 
-const NAMESPACE: &str = "bench";
+/// Where the pods are.
+pub(super) const NAMESPACE: &str = "bench";
 
 /// A pause between pods, so that the end of one does not fall into the beginning of the next.
 const REST: Duration = Duration::from_millis(100);

@@ -1,18 +1,25 @@
-//! What a node spends on probes: its own processes, without the programs that exec probes run.
+//! What a node spends on probes: its own processes; and all of it, with what it takes to begin a program in a container,
+//! but without what the program itself would have taken there.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Pod;
-use kube::Client;
+use kube::{Api, Client};
 use serde_json::json;
 
 use super::Options;
-use super::lifecycle::Bench;
+use super::lifecycle::{Bench, NAMESPACE};
 use super::report::Report;
 use super::subject::Subject;
 use super::usage;
-use crate::manifest::{pod, testapp};
+use crate::manifest::{self, pod, testapp};
+
+/// What exec probes run.
+const PROGRAM: [&str; 3] = ["/testapp", "print", "yes"];
+
+/// How often the floor is taken.
+const FLOOR_RUNS: u32 = 2000;
 
 /// Makes the pods without probes and then with them, and takes the difference of what the node spends.
 ///
@@ -29,6 +36,9 @@ pub(super) async fn measure(
     let idle = Duration::from_secs(options.idle);
     for subject in subjects {
         bench.warm_up(subject).await?;
+        let floor = floor(client, &mut bench, registry, subject).await?;
+        report.add(subject.name(), "probes_floor_of_an_exec", floor, "ms");
+        let mut spent = Vec::new();
         for probed in [false, true] {
             let pods = (0..options.burst)
                 .map(|number| manifest(registry, subject, number, probed))
@@ -36,11 +46,49 @@ pub(super) async fn measure(
             let mut aside = Report::default();
             let names = bench.create_pods(subject, &mut aside, &pods).await?;
             let name = if probed { "probes" } else { "no_probes" };
-            usage::spent(subject, report, name, idle).await;
+            spent.push(usage::spent(subject, report, name, idle).await);
             bench.delete_burst(subject, &mut aside, names).await?;
+        }
+        if let [without, with] = spent[..] {
+            // A millisecond every second is a tenth of a percent.
+            #[expect(clippy::cast_precision_loss, reason = "a few hundred pods")]
+            let floor = floor * options.burst as f64 / 10.0;
+            let all = with - without;
+            report.add(subject.name(), "probes_cpu_with_execs", all, "%");
+            let beyond = all - floor;
+            report.add(subject.name(), "probes_cpu_beyond_execs", beyond, "%");
         }
     }
     Ok(())
+}
+
+/// The milliseconds of CPU that the program of an exec probe takes when it is started as cheaply as the kernel allows,
+/// where it need not join anything: by a process of its own container.
+async fn floor(
+    client: &Client,
+    bench: &mut Bench,
+    registry: &str,
+    subject: &Subject,
+) -> Result<f64> {
+    let name = format!("{}-floor", subject.name());
+    let repeat = format!("repeat {FLOOR_RUNS} {}", PROGRAM.join(" "));
+    let manifest = pod(&name)
+        .set("nodeName", subject.node())
+        .set("tolerations", json!([{ "operator": "Exists" }]))
+        .init(testapp("floor", &repeat))
+        .with(testapp("main", "sleep"));
+    let pods = [read(&manifest, registry)?];
+    let mut aside = Report::default();
+    let names = bench.create_pods(subject, &mut aside, &pods).await?;
+    let api = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
+    let status = api.get(&name).await?.status.unwrap_or_default();
+    bench.delete_burst(subject, &mut aside, names).await?;
+    let inits = status.init_container_statuses.unwrap_or_default();
+    let ended = inits
+        .first()
+        .and_then(|init| init.state.as_ref()?.terminated.as_ref());
+    let micros = ended.and_then(|ended| ended.message.as_deref()?.trim().parse::<f64>().ok());
+    Ok(micros.context("the floor's container has left no figure")? / 1e3)
 }
 
 /// A pod that is asked by HTTP, by TCP and by exec, each every second; or the same without questions.
@@ -57,7 +105,7 @@ fn manifest(registry: &str, subject: &Subject, number: usize, probed: bool) -> R
                 "readinessProbe",
                 every_second("tcpSocket", json!({"port": 8080})),
             );
-        let command = json!({"command": ["/testapp", "print", "yes"]});
+        let command = json!({"command": PROGRAM});
         other = other.set("livenessProbe", every_second("exec", command));
     }
     let name = format!(
@@ -70,6 +118,10 @@ fn manifest(registry: &str, subject: &Subject, number: usize, probed: bool) -> R
         .set("tolerations", json!([{ "operator": "Exists" }]))
         .with(server)
         .with(other);
+    read(&manifest, registry)
+}
+
+fn read(manifest: &manifest::Pod, registry: &str) -> Result<Pod> {
     let text = manifest
         .manifest()
         .to_string()

@@ -32,13 +32,21 @@ pub(super) async fn idle(subject: &Subject, report: &mut Report, duration: Durat
     spent(subject, report, "idle", duration).await;
 }
 
-/// The same under another name than `idle`.
-pub(super) async fn spent(subject: &Subject, report: &mut Report, name: &str, duration: Duration) {
+/// The same under another name than `idle`. Gives the share of a core that went to the processes and to all that they have
+/// waited for meanwhile.
+pub(super) async fn spent(
+    subject: &Subject,
+    report: &mut Report,
+    name: &str,
+    duration: Duration,
+) -> f64 {
     // What the burst has set going may end first.
     tokio::time::sleep(duration.min(Duration::from_secs(10))).await;
     let kinds = subject.processes();
     let began = Instant::now();
     let before: Vec<f64> = kinds.values().map(|pids| cpu_seconds(pids)).collect();
+    let with_children = || -> f64 { kinds.values().flatten().map(|pid| tree_seconds(*pid)).sum() };
+    let tree = with_children();
     tokio::time::sleep(duration).await;
     let seconds = began.elapsed().as_secs_f64();
     let mut all = 0.0;
@@ -48,6 +56,7 @@ pub(super) async fn spent(subject: &Subject, report: &mut Report, name: &str, du
         all += percent;
     }
     report.add(subject.name(), &format!("{name}_cpu"), all, "%");
+    (with_children() - tree) / seconds * 100.0
 }
 
 fn pss_mib(pid: i32) -> f64 {
@@ -72,10 +81,22 @@ fn task_seconds(pid: i32) -> f64 {
         let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
         return first_number(text.split(' ')) / 1e9;
     }
+    ticks(pid).iter().take(2).sum::<f64>() / TICKS_PER_SECOND
+}
+
+/// Time of a process and of those that it has waited for.
+fn tree_seconds(pid: i32) -> f64 {
+    ticks(pid).iter().sum::<f64>() / TICKS_PER_SECOND
+}
+
+/// In user and in kernel mode, then both of the children that were waited for.
+fn ticks(pid: i32) -> Vec<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = text.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    let (user, system) = (fields.split(' ').skip(11), fields.split(' ').skip(12));
-    (first_number(user) + first_number(system)) / TICKS_PER_SECOND
+    let numbers = fields.split(' ').skip(11).take(4);
+    numbers
+        .map(|number| number.parse().unwrap_or(0.0))
+        .collect()
 }
 
 fn first_number<'a>(mut fields: impl Iterator<Item = &'a str>) -> f64 {
