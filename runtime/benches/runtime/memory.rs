@@ -17,7 +17,7 @@ use crate::report::{Report, Row};
 const COUNTS: [usize; 3] = [1, 10, 100];
 
 /// After that a shim at which nothing happens is at rest.
-const REST: Duration = Duration::from_millis(1500);
+const REST: Duration = Duration::from_millis(4500);
 
 /// Shims of containerd that share their program.
 const CONTAINERD_SHIMS: usize = 10;

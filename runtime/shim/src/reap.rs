@@ -69,6 +69,11 @@ impl Shim {
 
     fn container_ended(&mut self, key: u64, ending: Ending) {
         match self.containers.get(&key).map(|c| &c.phase) {
+            // Whoever made it in its user namespace may hold the channel open for a moment longer.
+            Some(Phase::Starting(start)) if start.executing && start.failure.is_none() => {
+                self.container_channel_closed(key);
+                self.container_exited(key, ending);
+            }
             Some(Phase::Starting(_)) => self.start_failed(key, ending),
             Some(Phase::Running) => self.container_exited(key, ending),
             Some(Phase::Exited(_)) | None => {}

@@ -26,8 +26,9 @@ use crate::users::Users;
 /// Most clients at once; more can only be a fault of the caller, and descriptors are needed elsewhere.
 const MAX_CONNECTIONS: usize = 256;
 
-/// How long nothing happens before the shim takes a rest. A burst of requests finds it warm.
-const QUIET: Duration = Duration::from_secs(1);
+/// How long nothing happens before the shim takes a rest. A burst of requests finds it warm, and so do probes of every
+/// second.
+const QUIET: Duration = Duration::from_secs(4);
 
 /// Everything that a shim holds.
 #[derive(Debug)]

@@ -217,7 +217,7 @@ impl Shim {
     }
 
     /// The channel's end: either execve has succeeded, or the process is gone and will be reaped.
-    fn container_channel_closed(&mut self, key: u64) {
+    pub(crate) fn container_channel_closed(&mut self, key: u64) {
         let Some(container) = self.containers.get_mut(&key) else {
             return;
         };

@@ -64,7 +64,7 @@ fn root_shim_and_pause_stay_within_their_memory_budget() {
     pod.run(&pod.spec("c1", &["sleep", "1000"]));
     let other = Pod::started();
     let at_work = pss(pod.shim_pid);
-    // A second after its last work it rests.
+    // Some seconds after its last work it rests.
     let at_rest = wait_for("the shim to be within 0.6 MiB", || {
         let shim = pss(pod.shim_pid);
         (shim <= 614).then_some(shim)
