@@ -181,6 +181,9 @@ pub fn init_failed(exit: &Exit) -> bool {
 
 /// What a container's end is called whose run was ended with all others of the pod.
 pub const RESTARTING_ALL: &str = "RestartingAllContainers";
+/// What is said beside it.
+pub const RESTARTING_ALL_MESSAGE: &str =
+    "The container is removed because RestartAllContainers in place";
 
 /// Whether the container is started again after that end (the first matching rule, then the policy).
 pub fn should_restart(pod: &Pod, kind: ContainerKind, container: &Container, exit: &Exit) -> bool {

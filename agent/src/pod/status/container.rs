@@ -202,16 +202,16 @@ pub(super) fn is_initialized(inputs: &Inputs<'_>) -> bool {
 /// What a container waits for when nothing went wrong.
 pub(super) fn default_waiting(inputs: &Inputs<'_>) -> Waiting {
     let has_init = !spec::init_containers(inputs.pod).is_empty();
-    let reason = if inputs.resets() {
-        spec::RESTARTING_ALL
+    let (reason, message) = if inputs.resets() {
+        (spec::RESTARTING_ALL, spec::RESTARTING_ALL_MESSAGE)
     } else if has_init {
-        "PodInitializing"
+        ("PodInitializing", "")
     } else {
-        "ContainerCreating"
+        ("ContainerCreating", "")
     };
     Waiting {
         reason: reason.to_owned(),
-        message: String::new(),
+        message: message.to_owned(),
     }
 }
 

@@ -83,6 +83,7 @@ fn lost_end(inputs: &Inputs<'_>, old: &ContainerStatus) -> Option<ContainerState
         return Some(ContainerStateTerminated {
             exit_code: LOST_EXIT_CODE,
             reason: Some(spec::RESTARTING_ALL.to_owned()),
+            message: Some(spec::RESTARTING_ALL_MESSAGE.to_owned()),
             container_id: old.container_id.clone(),
             ..ContainerStateTerminated::default()
         });

@@ -24,11 +24,11 @@ pub(in crate::pod) async fn run(job: Job) -> Result<(), api::Error> {
     for record in &job.records {
         let (name, runtime) = (&record.config.name, &job.deps.runtime);
         if record.state == api::ContainerState::Running {
-            let message = format!("Stopping container {name}");
-            let (kind, reason) = (EventKind::Normal, "Killing");
+            // The kubelet's word for just this stop.
+            let (kind, reason, message) = (EventKind::Normal, "Killing", "killing");
             job.deps
                 .events
-                .pod_event(&job.pod, Some(name), kind, reason, &message);
+                .pod_event(&job.pod, Some(name), kind, reason, message);
             runtime.stop_container(&record.id, Duration::ZERO).await?;
         }
         runtime.remove_container(&record.id).await?;

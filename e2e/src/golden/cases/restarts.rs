@@ -29,6 +29,16 @@ fn ruled(line: &str, policy: &str, codes: Value) -> Container {
         .set("restartPolicyRules", rule)
 }
 
+/// A container whose first end makes all of the pod's begin anew.
+fn ends_all() -> Container {
+    let rule = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]);
+    let line = "[ -e /v/once ] || { touch /v/once; sleep 3; exit 42; }; sleep 600";
+    shell("c", line)
+        .set("restartPolicy", "Never")
+        .set("restartPolicyRules", rule)
+        .mount("v", "/v")
+}
+
 fn policies() -> Vec<Case> {
     vec![
         case(&pod("crashes").with(shell("c", "exit 1")), BACK_OFF),
@@ -52,6 +62,20 @@ fn policies() -> Vec<Case> {
         case(
             &once("fails-by-its-rule").with(ruled("exit 41", "Never", json!([42]))),
             &["phase Failed"],
+        ),
+        case(
+            &once("restarts-all")
+                .volume("v", json!({"emptyDir": {}}))
+                .with(ends_all())
+                .with(sleeper("d")),
+            &[
+                "container c before terminated",
+                "container c running",
+                "container d before terminated",
+                "container d running",
+                "event Normal Killing",
+                "condition Ready True",
+            ],
         ),
         case(
             &pod("waits-for-a-gate")

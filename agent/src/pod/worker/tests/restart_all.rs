@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::{calls, is_ready, phase};
 use crate::pod::admit::NodeView;
 use crate::pod::fake::{Fake, Node, State};
-use crate::pod::sample;
+use crate::pod::{sample, spec};
 
 /// An init container, a sidecar, an app, and one whose exit code 42 restarts all.
 fn pod() -> Pod {
@@ -100,8 +100,11 @@ async fn one_end_starts_every_container_anew_in_the_same_sandbox() {
         .statuses
         .iter()
         .map(|status| serde_json::to_string(status).expect("JSON"));
-    let ended = "\"exitCode\":137,\"reason\":\"RestartingAllContainers\"";
-    let seen: Vec<_> = during.filter(|text| text.contains(ended)).collect();
+    let message = spec::RESTARTING_ALL_MESSAGE;
+    let ended = format!(
+        "\"exitCode\":137,\"message\":\"{message}\",\"reason\":\"RestartingAllContainers\""
+    );
+    let seen: Vec<_> = during.filter(|text| text.contains(&ended)).collect();
     assert!(!seen.is_empty(), "{:#?}", state.statuses);
     assert!(
         seen.iter()
