@@ -7,7 +7,8 @@ use hanok_shim::sys::socket;
 
 use super::*;
 
-/// Answers requests until the script ends; what has started with a number other than 0 ends with it. Then closes the listener and the connections.
+/// Answers requests until the script ends, then closes the listener and the connections. What has started with a
+/// number other than 0 ends with it.
 fn script(
     replies: Vec<Vec<Reply>>,
 ) -> (

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodStatus;
 use tracing::info;
 
-use super::{Stage, Worker};
+use super::{Existence, Stage, Worker};
 use crate::pod::back_off::{self, after};
 use crate::pod::observation::Observation;
 use crate::pod::status;
@@ -21,8 +21,7 @@ impl Worker {
     /// Publishes the status if it has changed.
     pub(super) fn publish(&mut self, seen: &Observation) {
         let vanishing = self.cleaning == Some(Extent::Deleted);
-        if self.exists == super::Existence::Orphan || vanishing || matches!(self.stage, Stage::Gone)
-        {
+        if self.exists == Existence::Orphan || vanishing || matches!(self.stage, Stage::Gone) {
             return;
         }
         self.facts.starting = self.operations.starting();
