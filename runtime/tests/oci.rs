@@ -11,3 +11,5 @@ mod change;
 mod confine;
 #[path = "oci/life.rs"]
 mod life;
+#[path = "../static_programs.rs"]
+mod static_programs;

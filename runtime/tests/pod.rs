@@ -31,6 +31,8 @@ mod namespaces;
 mod oom;
 #[path = "pod/rig.rs"]
 mod rig;
+#[path = "../static_programs.rs"]
+mod static_programs;
 #[path = "pod/stats.rs"]
 mod stats;
 #[path = "pod/stuck.rs"]

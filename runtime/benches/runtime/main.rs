@@ -18,6 +18,8 @@ mod fakes;
 #[path = "../../tests/pod/rig.rs"]
 #[expect(dead_code, reason = "the tests use the rest")]
 mod rig;
+#[path = "../../static_programs.rs"]
+mod static_programs;
 
 mod arena;
 mod command;

@@ -31,5 +31,7 @@ mod races;
 mod rig;
 #[path = "root/start.rs"]
 mod start;
+#[path = "../../static_programs.rs"]
+mod static_programs;
 #[path = "root/users.rs"]
 mod users;

@@ -3,35 +3,19 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use hanok_runtime::oci::{CreateOptions, ExecOptions, OciError, Runtime, Status};
 use serde_json::{Value, json};
 
+use crate::static_programs::programs;
+
 /// Longest wait for anything, also in a machine that is emulated.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The static shim: of `HANOK_PROGRAMS`, or built at first use.
 fn shim() -> PathBuf {
-    static SHIM: OnceLock<PathBuf> = OnceLock::new();
-    SHIM.get_or_init(|| {
-        if let Some(programs) = std::env::var_os("HANOK_PROGRAMS") {
-            return Path::new(&programs).join("hanok-shim");
-        }
-        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("static");
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("build-static.sh");
-        // Flags of the test's own build must not reach the static one.
-        let status = Command::new(script)
-            .arg(&out)
-            .env_remove("RUSTFLAGS")
-            .status();
-        assert!(status.unwrap().success());
-        out.join("hanok-shim")
-    })
-    .clone()
+    programs().join("hanok-shim")
 }
 
 /// A bundle and the one container that is made of it.

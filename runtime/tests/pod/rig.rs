@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hanok_runtime::api::{
@@ -17,32 +17,13 @@ use hanok_runtime::sandbox::network::PodNetwork;
 use hanok_runtime::service::{Runtime, RuntimeConfig};
 
 use crate::fakes::{FakeImages, FakeNetwork, Fault, ip};
+pub(crate) use crate::static_programs::programs;
 
 /// Longest wait for anything, also in a machine that is emulated.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The image of every container.
 pub(crate) const IMAGE: &str = "sha256:busybox";
-
-/// Directory of the static programs: of `HANOK_PROGRAMS`, or built at first use.
-pub(crate) fn programs() -> &'static Path {
-    static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAMS.get_or_init(|| {
-        if let Some(built) = std::env::var_os("HANOK_PROGRAMS") {
-            return built.into();
-        }
-        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("static");
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("build-static.sh");
-        // Flags of the test's own build must not reach the static one.
-        let status = Command::new(script)
-            .arg(&out)
-            .env_remove("RUSTFLAGS")
-            .status()
-            .unwrap();
-        assert!(status.success());
-        out
-    })
-}
 
 /// Everything that a test needs.
 pub(crate) struct Rig {

@@ -6,12 +6,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use hanok_shim::client::Client;
 use hanok_shim::protocol::*;
+
+pub(crate) use crate::static_programs::programs;
 
 /// Longest wait for anything, also in a machine that is emulated.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -23,26 +24,6 @@ pub(crate) const NOEXEC: u64 = 8;
 
 /// The 14 capabilities that runtimes grant by default.
 pub(crate) const DEFAULT_CAPABILITIES: u64 = 0xa804_25fb;
-
-/// Directory of the static programs: of `HANOK_PROGRAMS`, or built at first use.
-pub(crate) fn programs() -> &'static Path {
-    static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAMS.get_or_init(|| {
-        if let Some(built) = std::env::var_os("HANOK_PROGRAMS") {
-            return built.into();
-        }
-        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("static");
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../build-static.sh");
-        // Flags of the test's own build must not reach the static one.
-        let status = Command::new(script)
-            .arg(&out)
-            .env_remove("RUSTFLAGS")
-            .status()
-            .unwrap();
-        assert!(status.success());
-        out
-    })
-}
 
 /// A name that no other test and no other process uses.
 pub(crate) fn unique(what: &str) -> String {
