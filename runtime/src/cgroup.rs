@@ -395,25 +395,30 @@ fn enable_controllers(directory: &Path, own: &Path) -> Result<(), CgroupError> {
     written
 }
 
-/// Moves the processes of our own v2 cgroup (the agent, and shims of an agent before it) into a leaf.
+/// Moves the processes of our own v2 cgroup (the agent, and shims of an agent before it) into a leaf. Each is looked for
+/// right before it is moved: somebody else may have moved it meanwhile, and is not to be undone.
 fn leave_own_cgroup(own: &Path) -> Result<(), CgroupError> {
     let leaf = own.join(AGENT_LEAF);
     make_directory(&leaf)?;
     let path = own.join("cgroup.procs");
-    let pids = fs::read_to_string(&path).map_err(|source| CgroupError::Io {
-        verb: "read",
-        path,
-        source,
-    })?;
-    for pid in pids.lines() {
+    let mut moved = std::collections::BTreeSet::new();
+    loop {
+        let pids = fs::read_to_string(&path).map_err(|source| CgroupError::Io {
+            verb: "read",
+            path: path.clone(),
+            source,
+        })?;
+        let Some(pid) = pids.lines().find(|pid| !moved.contains(*pid)) else {
+            return Ok(());
+        };
         match write_file(&leaf.join("cgroup.procs"), pid) {
             // It ended meanwhile.
             Err(CgroupError::Write { source, .. })
                 if source.raw_os_error() == Some(libc::ESRCH) => {}
             other => other?,
         }
+        moved.insert(pid.to_owned());
     }
-    Ok(())
 }
 
 /// Writes a value to one of the kernel's files, in one write and without creating or truncating anything.
