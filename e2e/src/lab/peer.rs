@@ -39,6 +39,9 @@ const KEPT: &str = "kernel-settings";
 /// File in the peer's directory with those of the hidden directories that did not exist.
 const MADE: &str = "directories-made";
 
+/// Variable with another OCI runtime than runc for the peer, such as hanok-oci: a program with its path.
+const RUNTIME: &str = "HANOK_PEER_RUNTIME";
+
 /// Where Debian puts the CNI plugins.
 const PLUGINS: &str = "/usr/lib/cni";
 
@@ -260,6 +263,7 @@ impl Peer {
 
     fn containerd_configuration(&self) -> String {
         let run = |name: &str| self.run_dir().join(name).display().to_string();
+        let runtime = std::env::var(RUNTIME).unwrap_or_else(|_| "runc".to_owned());
         format!(
             r#"version = 3
 root = "{root}"
@@ -273,6 +277,10 @@ config_path = "{certs}"
 [plugins."io.containerd.cri.v1.runtime"]
 restrict_oom_score_adj = true
 netns_mounts_under_state_dir = true
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+BinaryName = "{runtime}"
 [plugins."io.containerd.cri.v1.runtime".cni]
 bin_dirs = ["{PLUGINS}"]
 conf_dir = "{cni}"
