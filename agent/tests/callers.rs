@@ -1,33 +1,24 @@
-//! `hanok oci` as its callers call it: conmon, and the documents that podman and containerd write, as root.
+//! `hanok oci` as its callers call it: conmon, containerd, and the documents that podman and containerd write, as root.
 #![expect(clippy::unwrap_used, reason = "tests")]
+
+#[path = "callers/containerd.rs"]
+mod containerd;
+#[path = "callers/ctr.rs"]
+mod ctr;
+#[path = "../../runtime/static_programs.rs"]
+mod static_programs;
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use static_programs::programs;
+
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The static shim, built at first use.
-fn shim() -> &'static Path {
-    static SHIM: OnceLock<PathBuf> = OnceLock::new();
-    SHIM.get_or_init(|| {
-        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("static");
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime/build-static.sh");
-        // Flags of the test's own build must not reach the static one.
-        let status = Command::new(script)
-            .arg(&out)
-            .env_remove("RUSTFLAGS")
-            .status();
-        assert!(status.unwrap().success());
-        out.join("hanok-shim")
-    })
-}
 
 /// The program; what it is called with begins with `oci`.
 const HANOK: &str = env!("CARGO_BIN_EXE_hanok");
@@ -66,7 +57,7 @@ impl Bundle {
 
     /// What every call begins with.
     fn flags(&self) -> [String; 5] {
-        let shim = shim().display().to_string();
+        let shim = programs().join("hanok-shim").display().to_string();
         let state = self.path("state");
         ["oci".into(), "--root".into(), state, "--shim".into(), shim]
     }

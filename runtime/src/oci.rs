@@ -77,6 +77,14 @@ pub enum OciError {
         /// Its state.
         status: Status,
     },
+    /// There is nobody to send a signal to. containerd knows it by these first words, which are runc's.
+    #[error("container not running: {id:?} is {status}")]
+    NotRunning {
+        /// Its id.
+        id: String,
+        /// Its state.
+        status: Status,
+    },
     /// The bundle's configuration is not valid, or asks for what is not there.
     #[error("config.json: {0}")]
     Config(String),

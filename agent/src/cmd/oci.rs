@@ -131,6 +131,9 @@ fn execute(options: Options, log: &Log) -> Result<u8> {
             runtime.watch(&id, interval, |event| say(&format!("{event}\n")).is_ok())?;
         }
         Command::Features => print(&features())?,
+        Command::Checkpoint(_) | Command::Restore(_) => {
+            bail!("containers cannot be checkpointed or restored")
+        }
     }
     Ok(0)
 }

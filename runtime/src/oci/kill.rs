@@ -20,7 +20,11 @@ impl Runtime {
             }
             return wake_to_die(&record, number);
         }
-        record.require("kill", &Status::ALIVE)?;
+        let status = record.status();
+        if !Status::ALIVE.contains(&status) {
+            let id = record.id;
+            return Err(OciError::NotRunning { id, status });
+        }
         signal_process(&record, number)
     }
 }

@@ -72,6 +72,8 @@ fn named(path: &str) -> Result<CString> {
         Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => {
             Err(failure(path, Errno::ISDIR))
         }
+        // Told at creation, as runc does, and not at the start.
+        Ok(found) if found.st_mode & 0o111 == 0 => Err(failure(path, Errno::ACCESS)),
         Ok(_) => Ok(file),
         Err(Errno::NOENT | Errno::NOTDIR) => {
             let message = format!("exec: {path:?}: stat {path}: no such file or directory");
@@ -154,9 +156,12 @@ mod tests {
     fn what_is_no_program_is_not_executable() {
         let failure = find(&["/etc"], "").unwrap_err();
         assert_eq!(failure.kind, FailureKind::CommandNotExecutable);
-        let failure = find(&["passwd"], "/etc").unwrap_err();
-        assert_eq!(failure.kind, FailureKind::CommandNotExecutable);
-        assert_eq!(failure.message, "exec: \"passwd\": permission denied");
+        for name in ["passwd", "/etc/passwd"] {
+            let failure = find(&[name], "/etc").unwrap_err();
+            assert_eq!(failure.kind, FailureKind::CommandNotExecutable);
+            let want = format!("exec: {name:?}: permission denied");
+            assert_eq!(failure.message, want);
+        }
     }
 
     #[test]
