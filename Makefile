@@ -59,7 +59,7 @@ else
 endif
 
 # The root tests and the stories again, in machines with nothing but cgroup v2 (QEMU). TESTS and STORIES choose by words.
-# WHAT=telling leaves out what has little to do with cgroups, and is what `make test` runs.
+# WHAT=telling leaves out what has little to do with cgroups, and is what `make test` runs. Last comes systemd, on v2 and v1.
 test-v2: build cluster-programs
 ifeq ($(WHAT),telling)
 	e2e/v2/test.sh -chain:: -lease:: -masquerade:: -netns:: -pods:: -portmap::

@@ -11,10 +11,11 @@
 #   machine_command [QEMU OPTION ...]
 #                            only sets $command, for those who watch over it themselves; after find_kernel
 #
-# Its first program is $root/init, with begin.sh at /begin. Its console, which the kernel writes to as well, is
+# Words in $kernel_words are given to the kernel, which is in $linux. Its first program is $root/init, with begin.sh at /begin. Its console, which the kernel writes to as well, is
 # $work/console.
 here=e2e/v2
 root=$work/root
+linux=target/v2/linux
 
 # Seconds of silence after which a machine is taken for dead; a test may take one.
 readonly SILENCE=150
@@ -26,8 +27,8 @@ install_machine() {
 }
 
 find_kernel() {
-    kernel=$(echo target/v2/linux/boot/vmlinuz-*)
-    modules=$(echo target/v2/linux/lib/modules/*)
+    kernel=$(echo "$linux"/boot/vmlinuz-*)
+    modules=$(echo "$linux"/lib/modules/*)
 }
 
 new_root() {
@@ -65,7 +66,8 @@ make_disk() {
     rm -rf "$root"
     mkdir -p "$work/first/bin" "$work/first/lib"
     cp /bin/busybox "$work/first/bin/"
-    cp "$(find "$modules" -name virtio_blk.ko)" "$work/first/lib/"
+    # What of it an older kernel does not have built in.
+    find "$modules" \( -path '*/drivers/virtio/virtio*.ko' -o -name virtio_blk.ko \) -exec cp {} "$work/first/lib/" \;
     cp "$here/first.sh" "$work/first/init"
     (cd "$work/first" && find . | busybox cpio -o -H newc 2>/dev/null) >"$work/initramfs"
 }
@@ -74,7 +76,7 @@ machine_command() {
     command=(qemu-system-x86_64 -accel tcg,thread=multi -cpu Nehalem -smp 2 -m "$MEMORY" -nodefaults -no-user-config
         -display none -no-reboot -serial "file:$work/console" -serial stdio -kernel "$kernel" -initrd "$work/initramfs"
         -drive "file=$work/disk,format=raw,if=virtio,cache=unsafe"
-        -append "console=ttyS0 loglevel=5 panic=-1 mitigations=off" "$@")
+        -append "console=ttyS0 loglevel=5 panic=-1 mitigations=off ${kernel_words-}" "$@")
 }
 
 # Fails when the machine does not turn itself off in time or is silent for too long, and shows its console then.

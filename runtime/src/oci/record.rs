@@ -165,9 +165,13 @@ impl Record {
         }
     }
 
-    /// Its cgroup in every hierarchy.
+    /// Its cgroup in every hierarchy with controllers: beside those of v1, systemd uses the unified one to keep track only.
     pub(super) fn places(&self) -> Vec<Place> {
-        self.cgroups.iter().map(|dir| Place::of(dir)).collect()
+        let mut places: Vec<Place> = self.cgroups.iter().map(|dir| Place::of(dir)).collect();
+        if places.iter().any(|place| !place.unified) {
+            places.retain(|place| !place.unified);
+        }
+        places
     }
 
     /// An error unless the container is in one of these states.
@@ -269,6 +273,26 @@ mod tests {
             poststop: vec![],
             dir: dir.to_owned(),
         }
+    }
+
+    #[test]
+    fn unified_hierarchy_beside_those_of_v1_has_no_limits() {
+        let root = tempfile::tempdir().unwrap();
+        let mut record = record(root.path());
+        for (name, file) in [
+            ("memory", "memory.usage"),
+            ("unified", "cgroup.controllers"),
+        ] {
+            let directory = root.path().join(name);
+            fs::create_dir(&directory).unwrap();
+            fs::write(directory.join(file), "").unwrap();
+            record.cgroups.push(directory);
+        }
+        let places = record.places();
+        assert_eq!(places.len(), 1);
+        assert_eq!(places[0].controllers, ["memory"]);
+        record.cgroups.remove(0);
+        assert!(record.places()[0].unified);
     }
 
     #[test]
