@@ -24,7 +24,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::spawn_blocking;
 
 /// Longest file name that file systems take.
-const NAME_MAX: usize = 255;
+pub const NAME_MAX: usize = 255;
 
 /// Runs work that blocks beside the event loop. A runtime with one thread has no side: there it runs in place, and
 /// what depends on its end happens in one order only. None when it panicked.

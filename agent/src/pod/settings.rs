@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::admit::NodeView;
 use super::back_off;
+use super::files::NAME_MAX;
 use super::files::dns::DnsConfig;
 use super::hooks;
 use super::memory::MemoryRules;
@@ -160,15 +161,14 @@ impl Settings {
         self.pods_dir.join(uid.as_str())
     }
 
-    /// The pod's log directory: `NAMESPACE_NAME_UID`.
+    /// The pod's log directory: `NAMESPACE_NAME_UID`. A name that would make it longer than a file's name can be is
+    /// cut: the pod would have no logs else, and not start.
     pub fn pod_log_dir(&self, pod: &Pod) -> PathBuf {
-        let name = format!(
-            "{}_{}_{}",
-            spec::namespace(pod),
-            spec::name(pod),
-            spec::uid(pod)
-        );
-        self.log_dir.join(name)
+        let (namespace, uid) = (spec::namespace(pod), spec::uid(pod));
+        let room = NAME_MAX.saturating_sub(namespace.len() + uid.as_str().len() + 2);
+        let name = spec::name(pod);
+        let name = &name[..name.floor_char_boundary(room)];
+        self.log_dir.join(format!("{namespace}_{name}_{uid}"))
     }
 }
 
@@ -235,5 +235,27 @@ impl Clock {
     pub fn instant(&self, time: Timestamp) -> Instant {
         let left = time.duration_since(self.now());
         Instant::now() + Duration::try_from(left).unwrap_or(Duration::ZERO)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::sample;
+
+    #[test]
+    fn a_pod_of_any_name_has_a_directory_for_its_logs() {
+        let settings = Settings::new("/p".into(), "/l".into(), "/k".into());
+        let mut pod = sample::pod("Never", &[], &["a"]);
+        let directory = format!("/l/default_web_{}", sample::UID);
+        assert_eq!(settings.pod_log_dir(&pod), PathBuf::from(directory));
+        pod.metadata.name = Some("n".repeat(253));
+        pod.metadata.namespace = Some("s".repeat(63));
+        let directory = settings.pod_log_dir(&pod);
+        let name = directory.file_name().and_then(|name| name.to_str());
+        let name = name.expect("a name");
+        assert_eq!(name.len(), NAME_MAX);
+        let found = name.rsplit_once('_').map(|(_, uid)| uid);
+        assert_eq!(found, Some(sample::UID), "by which it is found again");
     }
 }
