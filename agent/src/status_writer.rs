@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::back_off::BackOff;
 use crate::client::{ApiServer, Failure, failure, message};
@@ -22,8 +23,10 @@ use crate::sinks::StatusSink;
 /// Requests at once. More would only queue in the server, whose CPU a node shares with others.
 const AT_ONCE: usize = 16;
 
-/// Pods that are remembered as gone: those of a few seconds at the most.
+/// Pods that are remembered as gone, and for how long: our own watch is behind by moments. A pod that is spoken of later
+/// is there after all.
 const REMEMBERED: usize = 512;
+const REMEMBERED_FOR: Duration = Duration::from_secs(30);
 
 /// First and longest wait after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(7));
@@ -39,7 +42,7 @@ struct Shared {
     server: ApiServer,
     slots: Mutex<HashMap<PodUid, Slot>>,
     /// Pods that the server has just been rid of; our own watch may be a moment behind.
-    gone: Mutex<VecDeque<PodUid>>,
+    gone: Mutex<VecDeque<(Instant, PodUid)>>,
     permits: Semaphore,
 }
 
@@ -170,12 +173,13 @@ impl Shared {
         if gone.len() >= REMEMBERED {
             gone.pop_front();
         }
-        gone.push_back(uid.clone());
+        gone.push_back((Instant::now(), uid.clone()));
     }
 
     fn is_gone(&self, uid: &PodUid) -> bool {
         let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
-        gone.contains(uid)
+        gone.iter()
+            .any(|(since, gone)| gone == uid && since.elapsed() < REMEMBERED_FOR)
     }
 
     /// Takes the next thing to do; without any, the slot is idle from then on.
@@ -251,11 +255,8 @@ async fn work(shared: Arc<Shared>, uid: PodUid) {
                 }
             }
             Step::Delete(pod) => match delete(&shared, &pod).await {
-                Outcome::Later => true,
-                Outcome::Refused => {
-                    shared.slots().remove(&uid);
-                    return;
-                }
+                // Who refuses it, a webhook mostly, may come to allow it; nobody else would ask again.
+                Outcome::Later | Outcome::Refused => true,
                 Outcome::Done | Outcome::Gone => {
                     shared.set_gone(&uid);
                     return;
@@ -323,7 +324,7 @@ async fn delete(shared: &Shared, pod: &Pod) -> Outcome {
 fn outcome(error: &kube::Error, pod: &Pod, what: &'static str) -> Outcome {
     let message = message(error);
     match failure(error) {
-        Failure::NotFound => Outcome::Gone,
+        Failure::NotFound if is_the_servers(error) => Outcome::Gone,
         // The UID is the precondition: under this name there is another pod now.
         Failure::Conflict if message.contains("UID") || message.contains("uid") => Outcome::Gone,
         Failure::Conflict => Outcome::Later,
@@ -332,11 +333,17 @@ fn outcome(error: &kube::Error, pod: &Pod, what: &'static str) -> Outcome {
             tracing::error!(?namespace, ?name, "{what}: {message}");
             Outcome::Refused
         }
-        Failure::Later => {
+        Failure::Later | Failure::NotFound => {
             tracing::debug!(name = ?pod.metadata.name, "{what}, trying again: {message}");
             Outcome::Later
         }
     }
+}
+
+/// Whether a 404 speaks of the object. That of a proxy, or of a server that is coming up, says nothing of it; taken for
+/// the end of the pod, it would be the last that is heard of a pod that runs.
+fn is_the_servers(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.reason == "NotFound")
 }
 
 #[cfg(test)]

@@ -28,6 +28,8 @@ pub(crate) enum Answer {
     Object(Value),
     /// A Status with this code and message.
     Status(u16, &'static str),
+    /// What a proxy in between says, with this code.
+    Page(u16, &'static str),
     /// A watch: these lines, then the end of the stream.
     Lines(Vec<Value>),
     /// A watch that sends these lines and stays open.
@@ -122,10 +124,16 @@ async fn answer(
             reply(200, value.to_string().into())
         }
         Answer::Status(code, message) => {
-            let status =
-                json!({"kind": "Status", "status": "Failure", "code": code, "message": message});
+            let reason = match code {
+                404 => "NotFound",
+                409 => "Conflict",
+                _ => "",
+            };
+            let status = json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason,
+                "message": message});
             reply(code, status.to_string().into())
         }
+        Answer::Page(code, page) => reply(code, page.into()),
         Answer::Lines(lines) => reply(200, text(&lines).into()),
         Answer::Open(lines) => {
             let first = futures::stream::iter([Ok::<_, std::io::Error>(Bytes::from(text(&lines)))]);

@@ -165,3 +165,66 @@ async fn a_pod_that_has_been_deleted_is_not_deleted_again() {
     assert!(writer.shared.slots().is_empty());
     assert_eq!(fake.seen().len(), 1);
 }
+
+#[tokio::test]
+async fn a_404_of_somebody_in_between_does_not_end_a_pod() {
+    let mut left = 2;
+    let (fake, server) = Fake::start(move |_| {
+        left -= 1;
+        match left {
+            0.. => Some(Answer::Page(404, "404 page not found")),
+            _ => ok(),
+        }
+    })
+    .await;
+    let writer = StatusWriter::new(&server);
+    writer.publish(&pod(false), phase("Running"));
+    let seen = fake.until(|seen| seen.len() == 3).await;
+    assert_eq!(phases(&seen), ["Running", "Running", "Running"]);
+}
+
+#[tokio::test]
+async fn a_deletion_that_is_refused_is_asked_for_until_it_is_allowed() {
+    let mut left = 2;
+    let (fake, server) = Fake::start(move |_| {
+        left -= 1;
+        match left {
+            0.. => Some(Answer::Status(422, "admission webhook denied the request")),
+            _ => ok(),
+        }
+    })
+    .await;
+    let writer = StatusWriter::new(&server);
+    writer.terminated(&pod(true));
+    let seen = fake.until(|seen| seen.len() == 3).await;
+    assert!(seen.iter().all(|seen| seen.method == Method::DELETE));
+}
+
+#[tokio::test]
+async fn a_pod_that_is_spoken_of_long_after_it_was_gone_is_there_after_all() {
+    let mut lies = 1;
+    let (fake, server) = Fake::start(move |_| {
+        lies -= 1;
+        match lies {
+            0.. => Some(Answer::Status(404, "not found")),
+            _ => ok(),
+        }
+    })
+    .await;
+    let writer = StatusWriter::new(&server);
+    writer.publish(&pod(false), phase("Running"));
+    let idle = async {
+        while !writer.shared.slots().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), idle)
+        .await
+        .unwrap();
+    for (since, _) in writer.shared.gone.lock().unwrap().iter_mut() {
+        *since -= REMEMBERED_FOR;
+    }
+    writer.terminated(&pod(true));
+    let seen = fake.until(|seen| seen.len() == 2).await;
+    assert_eq!(seen[1].method, Method::DELETE);
+}
