@@ -34,6 +34,8 @@ pub(crate) struct LogFile {
     max_files: u32,
     file: File,
     size: u64,
+    /// The file ends in the middle of a line that the disk had no room for.
+    torn: bool,
     /// The second in the name of the last file that was set aside.
     last_rotation: i64,
     /// Formatted lines that are not in the file yet; empty between calls.
@@ -54,6 +56,7 @@ impl LogFile {
             max_files: log.max_files,
             file,
             size,
+            torn: false,
             last_rotation: 0,
             pending: Vec::new(),
             partial: [Vec::new(), Vec::new()],
@@ -64,6 +67,7 @@ impl LogFile {
     pub(crate) fn reopen(&mut self) -> io::Result<()> {
         self.file = open(&self.path)?;
         self.size = self.file.metadata()?.len();
+        self.torn = false;
         Ok(())
     }
 
@@ -143,9 +147,7 @@ impl LogFile {
             return;
         }
         // The container must not stop for a full disk: what cannot be written is lost.
-        if self.file.write_all(&self.pending).is_ok() {
-            self.size += self.pending.len() as u64;
-        }
+        self.size += append(&mut self.file, &self.pending, &mut self.torn) as u64;
         self.pending.clear();
     }
 
@@ -159,9 +161,41 @@ impl LogFile {
         if let Ok(file) = open(&self.path) {
             self.file = file;
             self.size = 0;
+            self.torn = false;
         }
         rotate::prune(&self.path, self.max_files);
     }
+}
+
+/// Writes whole lines as far as they go; returns how many bytes that were. A line that was cut short is ended before
+/// the next one begins, so that it takes no other with it. It stays: a reader may have read it already.
+fn append(file: &mut impl Write, lines: &[u8], torn: &mut bool) -> usize {
+    let end: &[u8] = if *torn { b"\n" } else { b"" };
+    let mut written = 0;
+    for bytes in [end, lines] {
+        let part = write_most(file, bytes);
+        written += part;
+        if let Some(last) = part.checked_sub(1) {
+            *torn = bytes[last] != b'\n';
+        }
+        if part < bytes.len() {
+            break;
+        }
+    }
+    written
+}
+
+/// How many bytes could be written.
+fn write_most(file: &mut impl Write, bytes: &[u8]) -> usize {
+    let mut written = 0;
+    while written < bytes.len() {
+        match file.write(&bytes[written..]) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(0) | Err(_) => break,
+            Ok(length) => written += length,
+        }
+    }
+    written
 }
 
 /// What stands before the text of a line.
@@ -276,6 +310,51 @@ mod tests {
         );
         for name in names {
             assert!(std::fs::metadata(dir.path().join(name)).unwrap().len() <= 1000);
+        }
+    }
+
+    /// A disk with so much room.
+    struct Disk {
+        room: usize,
+        file: Vec<u8>,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let length = bytes.len().min(self.room);
+            self.room -= length;
+            self.file.extend_from_slice(&bytes[..length]);
+            match length {
+                0 => Err(io::ErrorKind::StorageFull.into()),
+                length => Ok(length),
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_that_a_full_disk_cuts_short_takes_no_other_with_it() {
+        let line = b"2026 stdout F text\n";
+        for room in 0..2 * line.len() {
+            let mut disk = Disk {
+                room,
+                file: Vec::new(),
+            };
+            let mut torn = false;
+            let mut size = 0;
+            for more in [0, 0, 1, 1000, 0] {
+                disk.room += more;
+                size += append(&mut disk, line, &mut torn);
+            }
+            assert_eq!(size, disk.file.len(), "{room}");
+            assert!(!torn, "{room}");
+            let whole = disk.file.split_inclusive(|&byte| byte == b'\n');
+            let whole = whole.filter(|found| found == line).count();
+            // One of which only the end was missing is whole in the end.
+            assert_eq!(whole, (room + 1) / line.len() + 2, "{room}");
         }
     }
 
