@@ -118,8 +118,11 @@ impl Runtime {
             doorbell: broadcast::channel(DOORBELL_BACKLOG).0,
         });
         open::compile_default_filter(&core);
-        open::adopt(&core).await;
-        Ok(Runtime { core })
+        let runtime = Runtime { core };
+        open::adopt(&runtime.core)
+            .await
+            .map_err(|error| internal("cannot take over what runs", &error))?;
+        Ok(runtime)
     }
 
     /// Runs work to its end, also when the caller goes away.

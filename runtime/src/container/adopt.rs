@@ -8,16 +8,19 @@ use super::{Container, ContainerRecord, Phase, exit_file, record_file, spec_file
 use crate::api::SandboxId;
 use crate::oom;
 use crate::sandbox::Sandbox;
+use crate::service::record::{Unseen, seen};
 use crate::service::{Core, file_name, is_id, record};
 
 /// Reads the records of a sandbox's containers.
-pub(crate) fn load(core: &Core, sandbox: &Arc<Sandbox>) {
+pub(crate) fn load(core: &Core, sandbox: &Arc<Sandbox>) -> Result<(), Unseen> {
     let containers = core.layout.containers(&sandbox.id);
-    for dir in record::subdirectories(&containers).unwrap_or_default() {
+    let dirs = seen(&containers, record::subdirectories(&containers))?;
+    for dir in dirs.unwrap_or_default() {
         if !file_name(&dir).is_some_and(is_id) {
             continue;
         }
-        let record: ContainerRecord = match record::read(&record_file(&dir)) {
+        let file = record_file(&dir);
+        let record: ContainerRecord = match seen(&file, record::read(&file))? {
             Ok(record) => record,
             Err(error) => {
                 // Its snapshot, volumes and cgroup have no owner any more and are collected; the
@@ -33,10 +36,12 @@ pub(crate) fn load(core: &Core, sandbox: &Arc<Sandbox>) {
             }
             continue;
         }
-        let phase = recorded_phase(&record, record::read(&exit_file(&dir)).ok());
+        let exit = exit_file(&dir);
+        let phase = recorded_phase(&record, seen(&exit, record::read(&exit))?.ok());
         let container = Container::new(record, sandbox.clone(), dir, phase);
         core.registry.add_container(Arc::new(container));
     }
+    Ok(())
 }
 
 /// What the disk alone says. A container whose start was ordered may run; the shim will tell.

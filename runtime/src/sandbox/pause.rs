@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hanok_shim::protocol::{self, Namespace, Request, SandboxSpec};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::process::Child;
 
@@ -216,10 +217,10 @@ pub(crate) async fn end(dir: &Path) -> Result<(), ControllerError> {
     match Shim::new(socket(dir)).shutdown().await {
         Ok(()) => {}
         // Its socket may be gone and not the shim.
-        Err(shim_client::ShimError::Gone { .. }) => kill_shim(dir),
+        Err(shim_client::ShimError::Gone { .. }) => kill_shim(dir)?,
         Err(source) => {
             // A shim that does not answer is killed; what it held dies with the cgroups.
-            kill_shim(dir);
+            kill_shim(dir)?;
             tracing::warn!(
                 sandbox = %dir.display(),
                 error = crate::service::chain(&source),
@@ -250,24 +251,52 @@ fn pid_file(dir: &Path) -> PathBuf {
     dir.join("shim.pid")
 }
 
-/// Kills the process of the pid file, if it still is the shim of this directory.
-fn kill_shim(dir: &Path) {
-    let Ok(text) = fs::read_to_string(pid_file(dir)) else {
-        return;
+/// Kills the process of the pid file, if it still is the shim of this directory. Without an error none is left: the
+/// file goes then, and nobody could find it again.
+fn kill_shim(dir: &Path) -> Result<(), ControllerError> {
+    let path = pid_file(dir);
+    try_kill_shim(dir, &path).map_err(|source| ControllerError::Io {
+        verb: "kill the process of",
+        path,
+        source,
+    })
+}
+
+fn try_kill_shim(dir: &Path, pid_file: &Path) -> io::Result<()> {
+    let Some(text) = unless_gone(fs::read(pid_file))? else {
+        return Ok(());
     };
-    let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) else {
-        return;
+    let number = String::from_utf8_lossy(&text).trim().parse().ok();
+    let Some(pid) = number.and_then(Pid::from_raw) else {
+        return Ok(());
     };
-    let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else {
-        return;
+    let Some(handle) = unless_gone(pidfd_open(pid, PidfdFlags::empty()).map_err(Into::into))?
+    else {
+        return Ok(());
     };
     // Read after the pidfd was opened: the process behind it cannot become another one.
-    let cmdline = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+    let cmdline = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero()));
+    let cmdline = unless_gone(cmdline)?.unwrap_or_default();
     let dir = dir.as_os_str().as_encoded_bytes();
-    if cmdline
+    if !cmdline
         .split(|byte| *byte == 0)
         .any(|argument| argument == dir)
     {
-        let _ = pidfd_send_signal(handle, Signal::KILL);
+        return Ok(());
+    }
+    unless_gone(pidfd_send_signal(handle, Signal::KILL).map_err(Into::into)).map(drop)
+}
+
+/// None when there is no such file or process.
+fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error)
+            if error.kind() == ErrorKind::NotFound
+                || error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
 }

@@ -1,7 +1,8 @@
 //! Opening: what an agent before us left is adopted, undone or taken back.
 //!
-//! Nothing here is a reason not to start. A record that cannot be read is set aside under another name and
-//! reported; a shim that does not answer leaves its containers Unknown.
+//! Nothing that is found is a reason not to start. A record that is broken is set aside under another name and
+//! reported; a shim that does not answer leaves its containers Unknown. Where nothing can be found out for want of
+//! descriptors or memory, there is no start: what runs would be taken for lost.
 
 use std::collections::HashSet;
 use std::fs;
@@ -11,12 +12,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::labels::Labels;
+use super::record::{Unseen, seen};
 use super::{Core, Host, chain, child_cgroup, file_name, is_id, record};
 use crate::api::{SandboxId, SeccompProfile};
 use crate::container;
 use crate::sandbox::{
-    Sandbox, SandboxPlan, SandboxRecord, Stage, events, pause, record_file, teardown,
+    ControllerError, Sandbox, SandboxPlan, SandboxRecord, Stage, events, pause, record_file,
+    teardown,
 };
+use crate::shim_client::ShimError;
 use crate::spec::capabilities;
 
 /// Where directories go that hold no readable record.
@@ -64,13 +68,12 @@ pub(super) fn compile_default_filter(core: &Arc<Core>) {
 }
 
 /// Adopts every sandbox on disk, and takes back what none of them owns.
-pub(super) async fn adopt(core: &Arc<Core>) {
+pub(super) async fn adopt(core: &Arc<Core>) -> Result<(), Unseen> {
     let sandboxes = core.layout.sandboxes();
-    let dirs = record::subdirectories(&sandboxes).unwrap_or_else(|error| {
+    let dirs = seen(&sandboxes, record::subdirectories(&sandboxes))?.unwrap_or_else(|error| {
         tracing::error!(path = %sandboxes.display(), %error, "cannot read sandboxes");
         Vec::new()
     });
-    let mut parents = HashSet::new();
     let adoptions = dirs
         .into_iter()
         .filter(|dir| file_name(dir).is_some_and(is_id))
@@ -79,22 +82,19 @@ pub(super) async fn adopt(core: &Arc<Core>) {
             async move { adopt_sandbox(&core, &dir).await }
         });
     // At once: a shim that does not answer must not delay the others.
-    parents.extend(
-        futures::future::join_all(adoptions)
-            .await
-            .into_iter()
-            .flatten(),
-    );
-    collect(core, &parents).await;
+    let adopted = futures::future::join_all(adoptions).await;
+    let parents = adopted.into_iter().collect::<Result<Vec<_>, _>>()?;
+    collect(core, &parents.into_iter().flatten().collect()).await
 }
 
 /// Adopts or undoes one sandbox; returns its cgroup's parent.
-async fn adopt_sandbox(core: &Arc<Core>, dir: &Path) -> Option<String> {
-    let record: SandboxRecord = match record::read(&record_file(dir)) {
+async fn adopt_sandbox(core: &Arc<Core>, dir: &Path) -> Result<Option<String>, Unseen> {
+    let file = record_file(dir);
+    let record: SandboxRecord = match seen(&file, record::read(&file))? {
         Ok(record) => record,
         Err(error) => {
             set_aside(core, dir, &error).await;
-            return None;
+            return Ok(None);
         }
     };
     let parent = record.config.cgroup_parent.clone();
@@ -103,22 +103,22 @@ async fn adopt_sandbox(core: &Arc<Core>, dir: &Path) -> Option<String> {
         Err(error) => {
             // The handler was taken out of the configuration. Its sandboxes stay as they are.
             tracing::warn!(sandbox = %record.id, %error, "sandbox is not adopted");
-            return Some(parent);
+            return Ok(Some(parent));
         }
     };
     let stage = record.stage;
     let sandbox = Arc::new(Sandbox::new(record, dir.to_owned(), controller));
     if stage == Stage::Making {
         undo(core, &sandbox).await;
-        return Some(parent);
+        return Ok(Some(parent));
     }
-    container::adopt::load(core, &sandbox);
+    container::adopt::load(core, &sandbox)?;
     core.registry.add_sandbox(sandbox.clone());
     if stage == Stage::Made {
-        reconnect(core, &sandbox).await;
+        reconnect(core, &sandbox).await?;
     }
     container::settle(core, &sandbox.id);
-    Some(parent)
+    Ok(Some(parent))
 }
 
 /// Undoes what was left half-made, aside when it takes long: a network plugin that hangs must not keep the other
@@ -134,7 +134,7 @@ async fn undo(core: &Arc<Core>, sandbox: &Arc<Sandbox>) {
 }
 
 /// Finds the shim of a sandbox and what it holds.
-async fn reconnect(core: &Arc<Core>, sandbox: &Arc<Sandbox>) {
+async fn reconnect(core: &Arc<Core>, sandbox: &Arc<Sandbox>) -> Result<(), Unseen> {
     let plan = SandboxPlan {
         record: sandbox.record(),
         dir: sandbox.dir.clone(),
@@ -144,18 +144,26 @@ async fn reconnect(core: &Arc<Core>, sandbox: &Arc<Sandbox>) {
         Ok(Some(holder)) => holder,
         Ok(None) => {
             tracing::info!(sandbox = %sandbox.id, "sandbox ended while nobody looked");
-            return;
+            return Ok(());
+        }
+        Err(ControllerError::Shim {
+            source: ShimError::Io { socket, source },
+            ..
+        }) => {
+            let failed = seen::<()>(&socket, Err(source))?;
+            tracing::warn!(sandbox = %sandbox.id, error = ?failed, "sandbox cannot be reached");
+            return Ok(());
         }
         Err(error) => {
             tracing::warn!(sandbox = %sandbox.id, error = chain(&error), "sandbox does not answer");
-            return;
+            return Ok(());
         }
     };
     match holder.shim.state().await {
         Ok(state) => container::adopt::merge(core, &sandbox.id, &state),
         Err(error) => {
             tracing::warn!(sandbox = %sandbox.id, error = chain(&error), "shim does not answer");
-            return;
+            return Ok(());
         }
     }
     let record = sandbox.with_record(|record| {
@@ -166,6 +174,7 @@ async fn reconnect(core: &Arc<Core>, sandbox: &Arc<Sandbox>) {
     core.adopt_pause(&record, holder.pid);
     sandbox.set_shim(Some(holder.shim));
     events::follow(core, sandbox, holder.events);
+    Ok(())
 }
 
 /// Moves a directory without a readable record out of the way. Nobody can say whose it is, so what runs in it
@@ -188,9 +197,10 @@ async fn set_aside(core: &Core, dir: &Path, error: &io::Error) {
 }
 
 /// Takes back what belongs to nobody: leases, snapshots, volumes, cgroups of containers.
-async fn collect(core: &Arc<Core>, parents: &HashSet<String>) {
+async fn collect(core: &Arc<Core>, parents: &HashSet<String>) -> Result<(), Unseen> {
     // By their records, whether adopted or not: a sandbox whose handler is missing keeps its network.
-    let dirs = record::subdirectories(&core.layout.sandboxes()).unwrap_or_default();
+    let sandboxes = core.layout.sandboxes();
+    let dirs = seen(&sandboxes, record::subdirectories(&sandboxes))?.unwrap_or_default();
     let names = dirs
         .iter()
         .filter_map(|dir| file_name(dir))
@@ -242,4 +252,5 @@ async fn collect(core: &Arc<Core>, parents: &HashSet<String>) {
             }
         }
     }
+    Ok(())
 }

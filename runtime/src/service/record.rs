@@ -9,11 +9,46 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Largest record that is read back. The longest, config.json, has the pod's environment in it.
 const MAX_RECORD: u64 = 16 << 20;
+
+/// Something of ours cannot be read for want of descriptors or memory. That says nothing of the thing itself, so nothing
+/// may follow from it: what is behind it may run.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {path}")]
+pub(crate) struct Unseen {
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+/// What came of reading `path`, unless it could not be looked at.
+pub(crate) fn seen<T>(path: &Path, result: io::Result<T>) -> Result<io::Result<T>, Unseen> {
+    match result {
+        Err(source) if is_want(&source) => Err(Unseen {
+            path: path.to_owned(),
+            source,
+        }),
+        seen => Ok(seen),
+    }
+}
+
+/// Whether an error is one of the machine at this moment.
+fn is_want(error: &io::Error) -> bool {
+    const WANTS: [Errno; 6] = [
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NOMEM,
+        Errno::NOBUFS,
+        Errno::AGAIN,
+        Errno::IO,
+    ];
+    Errno::from_io_error(error).is_some_and(|errno| WANTS.contains(&errno))
+}
 
 /// 64 random hexadecimal digits.
 pub(crate) fn new_id() -> io::Result<String> {
@@ -135,6 +170,22 @@ mod tests {
         assert!(read::<Vec<i32>>(&path).is_err());
         fs::write(&path, "[1,").unwrap();
         assert!(read::<Vec<i32>>(&path).is_err());
+    }
+
+    #[test]
+    fn want_of_the_machine_says_nothing_of_a_record() {
+        let path = Path::new("/r");
+        let error = |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error());
+        for want in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO] {
+            assert!(seen::<()>(path, Err(error(want))).is_err(), "{want}");
+        }
+        for broken in [Errno::NOENT, Errno::ISDIR, Errno::NOTDIR, Errno::LOOP] {
+            assert!(seen::<()>(path, Err(error(broken))).is_ok(), "{broken}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        fs::write(&path, "[1,").unwrap();
+        assert!(seen(&path, read::<Vec<i32>>(&path)).is_ok());
     }
 
     #[test]

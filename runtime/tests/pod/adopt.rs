@@ -189,3 +189,31 @@ async fn root_broken_records_are_set_aside() {
     assert!(rig.path(&format!("run/broken/{id}/sandbox.json")).exists());
     rig.finish().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_an_agent_without_descriptors_takes_nothing_for_lost() {
+    let mut rig = Rig::new("nofile").await;
+    let sandbox = rig.sandbox().await;
+    let stays = rig
+        .start(&sandbox.id, rig.script("stays", "sleep 600"))
+        .await;
+    let before = rig.status(&stays).await;
+    rig.close();
+    let (mut opened, mut refused) = (0, 0);
+    for free in (0..48).step_by(2) {
+        match rig.open_with_descriptors(free) {
+            Ok(()) => opened += 1,
+            Err(error) => {
+                assert!(error.contains("Too many open files"), "{free}: {error}");
+                refused += 1;
+            }
+        }
+        assert!(!rig.path("run/broken").exists(), "{free}");
+    }
+    assert!(opened > 0 && refused > 0, "{opened} {refused}");
+    rig.open().await;
+    let sandboxes = rig.runtime().list_pod_sandboxes().await.unwrap();
+    assert_eq!(sandboxes, std::slice::from_ref(&sandbox));
+    assert_eq!(rig.status(&stays).await, before);
+    rig.finish().await;
+}

@@ -114,6 +114,29 @@ impl Rig {
         );
     }
 
+    /// Opens the runtime for a moment, in a process with room for so many descriptors more. What it says if it cannot.
+    pub(crate) fn open_with_descriptors(&self, free: usize) -> Result<(), String> {
+        let open = || {
+            // This thread and those that it starts have a table of their own, as full as it may be.
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_FILES).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            let null = fs::File::open("/dev/null").unwrap();
+            let mut full: Vec<_> = std::iter::from_fn(|| null.try_clone().ok()).collect();
+            full.truncate(full.len().saturating_sub(free));
+            let opened = runtime.block_on(Runtime::open(
+                self.config(),
+                self.images.clone(),
+                self.pod_network.clone(),
+            ));
+            drop(full);
+            opened.map(drop).map_err(|error| error.to_string())
+        };
+        std::thread::scope(|scope| scope.spawn(open).join().unwrap())
+    }
+
     /// As if the agent had died.
     pub(crate) fn close(&mut self) {
         drop(self.runtime.take());
