@@ -69,6 +69,7 @@ else
 	HANOK_MACHINE=1 HANOK_PATIENCE=10 $(CARGO) test --locked --workspace --test stories -- $(STORIES)
 endif
 	e2e/v2/systemd.sh
+	e2e/v2/systemd.sh hybrid
 
 # The validation programs of OCI's runtime-tools against `hanok oci` and Debian's runc, side by side. PROGRAMS="kill state"
 # runs only these.
