@@ -11,8 +11,8 @@
 #   machine_command [QEMU OPTION ...]
 #                            only sets $command, for those who watch over it themselves; after find_kernel
 #
-# Words in $kernel_words are given to the kernel, which is in $linux. Its first program is $root/init, with begin.sh at /begin. Its console, which the kernel writes to as well, is
-# $work/console.
+# Words in $kernel_words are given to the kernel, which is in $linux. Its first program is $root/init, with begin.sh at
+# /begin. Its console, which the kernel writes to as well, is $work/console.
 here=e2e/v2
 root=$work/root
 linux=target/v2/linux
