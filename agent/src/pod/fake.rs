@@ -70,6 +70,10 @@ pub(crate) struct State {
     pub(crate) missing: BTreeSet<String>,
     /// Containers that cannot be made.
     pub(crate) refused: BTreeSet<String>,
+    /// So many looks, at one pod or all, that fail.
+    pub(crate) failing_lists: u32,
+    /// So many stops that fail.
+    pub(crate) failing_stops: u32,
     /// Why sandboxes cannot be made.
     pub(crate) broken_network: Option<String>,
     next: u32,
@@ -282,7 +286,12 @@ impl RuntimeService for Fake {
     }
 
     async fn list_pod_sandboxes(&self) -> Result<Vec<PodSandbox>> {
-        Ok(self.state().sandboxes.clone())
+        let mut state = self.state();
+        if let Some(left) = state.failing_lists.checked_sub(1) {
+            state.failing_lists = left;
+            return Err(Error::Internal("nobody answers".to_owned()));
+        }
+        Ok(state.sandboxes.clone())
     }
 
     async fn create_container(
@@ -371,6 +380,10 @@ impl RuntimeService for Fake {
             state
                 .calls
                 .push(format!("stop {name} {}s", grace.as_secs()));
+            if let Some(left) = state.failing_stops.checked_sub(1) {
+                state.failing_stops = left;
+                return Err(Error::Internal("the shim does not answer".to_owned()));
+            }
             state.deaf.contains(&name)
         };
         if deaf {

@@ -28,6 +28,8 @@ pub struct Observation {
     lost: BTreeMap<String, Lost>,
     /// Restart counts of next runs, where a run was told that is later than any record.
     told: BTreeMap<String, u32>,
+    /// The latest time at which there was a run that was told and has no record.
+    ran: BTreeMap<String, Timestamp>,
 }
 
 /// A container that the last status knows and the runtime does not: the machine was rebooted, or somebody
@@ -38,8 +40,6 @@ pub struct Lost {
     pub exit: Exit,
     /// The restart count of its next run.
     pub next: u32,
-    /// The latest time at which there was a run of it, as far as that was told.
-    pub latest: Option<Timestamp>,
 }
 
 /// Every container status of a pod: init, app, ephemeral.
@@ -66,17 +66,26 @@ impl Observation {
             let is_later = told > attempt || (next > attempt && was_made_before(newest, status));
             is_later.then(|| (status.name.clone(), next))
         };
-        let told = all().filter_map(later).collect();
+        let told: BTreeMap<_, _> = all().filter_map(later).collect();
         let resetting = last.is_some_and(is_resetting);
+        let recorded = |name: &str| {
+            let mut records = view.containers.iter();
+            records.any(|record| record.config.name == name)
+        };
         let lost = all()
-            .filter(|status| {
-                view.containers
-                    .iter()
-                    .all(|record| record.config.name != status.name)
-            })
+            .filter(|status| !recorded(&status.name))
             .filter_map(|status| lost(status, resetting).map(|lost| (status.name.clone(), lost)))
             .collect();
-        Self { view, lost, told }
+        let ran = all()
+            .filter(|status| !recorded(&status.name) || told.contains_key(&status.name))
+            .filter_map(|status| latest(status, resetting).map(|time| (status.name.clone(), time)))
+            .collect();
+        Self {
+            view,
+            lost,
+            told,
+            ran,
+        }
     }
 
     /// The pod's newest sandbox.
@@ -161,18 +170,21 @@ impl Observation {
         self.lost.get(name)
     }
 
+    /// The restart count of the next run, if a run was told that is later than any record.
+    pub fn told_later(&self, name: &str) -> Option<u32> {
+        self.told.get(name).copied()
+    }
+
     /// Whether the container has run in the newest sandbox, though its record there is lost. One that could not be
     /// started has an end and no beginning. The API's times are whole seconds: a run that was over in the sandbox's first
     /// second does not tell.
     pub fn ran_in_newest_sandbox(&self, name: &str) -> bool {
-        let lost = self.lost(name);
-        // What was restarted with everything else waits for the init containers again.
-        let lost = lost.filter(|lost| lost.exit.reason != RESTARTING_ALL);
-        let latest = lost.and_then(|lost| lost.latest);
-        let sandbox = self.newest_sandbox();
-        latest.zip(sandbox).is_some_and(|(latest, sandbox)| {
-            latest.as_second() > timestamp(sandbox.created_at).as_second()
-        })
+        let latest = self.ran.get(name);
+        latest
+            .zip(self.newest_sandbox())
+            .is_some_and(|(latest, sandbox)| {
+                latest.as_second() > timestamp(sandbox.created_at).as_second()
+            })
     }
 
     /// How the container last ended; none when it never ran, or runs.
@@ -249,13 +261,27 @@ fn lost(status: &ContainerStatus, resetting: bool) -> Option<Lost> {
         },
     };
     let (_, next) = counts(status);
-    let running = state.and_then(|state| state.running.as_ref());
-    let latest = running.map_or_else(
-        || terminated.and_then(|ended| ended.finished_at.clone().max(ended.started_at.clone())),
-        |running| running.started_at.clone(),
-    );
-    let latest = latest.map(|time| time.0);
-    Some(Lost { exit, next, latest })
+    Some(Lost { exit, next })
+}
+
+/// The latest time at which there was the run that a status tells of. What is restarted with everything else waits for
+/// the init containers again, and counts for nothing.
+fn latest(status: &ContainerStatus, resetting: bool) -> Option<Timestamp> {
+    let state = status.state.as_ref();
+    if let Some(running) = state.and_then(|state| state.running.as_ref()) {
+        return running
+            .started_at
+            .as_ref()
+            .map(|time| time.0)
+            .filter(|_| !resetting);
+    }
+    let last = status.last_state.as_ref();
+    let ended = state
+        .and_then(|state| state.terminated.as_ref())
+        .or_else(|| last.and_then(|last| last.terminated.as_ref()))?;
+    let reset = resetting || ended.reason.as_deref() == Some(RESTARTING_ALL);
+    let time = ended.finished_at.as_ref().max(ended.started_at.as_ref());
+    time.map(|time| time.0).filter(|_| !reset)
 }
 
 /// Whether the record is one that was made, never ran and could not be removed, and the status of a run after it.

@@ -120,7 +120,10 @@ impl Inputs<'_> {
 /// Works out the status.
 pub fn build(inputs: &Inputs<'_>) -> PodStatus {
     let pod = inputs.pod;
-    if let (true, Some(failure)) = (inputs.facts.rejected, &inputs.facts.failure) {
+    // One that ran before the machine was started anew may be refused now; its runs have ended.
+    let mut told = inputs.last.into_iter().flat_map(observation::statuses);
+    let ran = told.any(|status| status.container_id.is_some());
+    if let (true, Some(failure)) = (inputs.facts.rejected && !ran, &inputs.facts.failure) {
         return rejected(inputs, failure);
     }
     let statuses = container::Statuses::build(inputs);

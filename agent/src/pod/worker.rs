@@ -222,6 +222,10 @@ impl Worker {
             Ok(view) => Observation::new(self.settled(view), self.last.as_ref()),
             Err(error) => {
                 warn!(error = chain(&error), "cannot look at the pod");
+                if self.is_deleted() {
+                    // Whatever there is, nothing more is to begin.
+                    self.operations.starts().cancel();
+                }
                 self.wake_at(after(self.deps.clock.now(), jittered(RETRY)));
                 return;
             }

@@ -11,27 +11,27 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hanok_runtime::api::PodUid;
+use hanok_runtime::api::{PodSandbox, PodUid};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, broadcast, mpsc, watch};
 use tokio::task::{Id, JoinError, JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep_until};
-use tracing::{Instrument, error, info_span};
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{Instrument, error, info_span, warn};
 
 use super::directory::Pods;
 use super::settings::Deps;
 use super::worker::{Desired, Existence, Worker};
 use super::{oom, spec};
 use crate::sinks::PodUpdate;
-use admission::Found;
+use hanok_runtime::service::chain;
 use house::Round;
 use resize::{Promised, Promises};
 
 /// Time between rounds of housekeeping.
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
-/// Time until a round that could not see what there is comes again: nobody else ends what no pod is wanted for.
-const HOUSEKEEPING_AGAIN: Duration = Duration::from_secs(2);
+/// Time until whoever could not see what there is looks again: nobody else ends what no pod is wanted for.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Starts the pod core. It ends when `updates` is closed; the pods then go on without it.
 pub fn start(deps: Deps, updates: mpsc::Receiver<PodUpdate>) -> (Pods, JoinHandle<()>) {
@@ -49,7 +49,7 @@ pub fn start(deps: Deps, updates: mpsc::Receiver<PodUpdate>) -> (Pods, JoinHandl
         ids: HashMap::new(),
         held: Vec::new(),
         need_room: Vec::new(),
-        found: Found::Unknown,
+        found: BTreeMap::new(),
         synced: false,
         house: JoinSet::new(),
         house_due: Instant::now() + HOUSEKEEPING,
@@ -77,7 +77,8 @@ struct Workers {
     held: Vec<Arc<Pod>>,
     /// Pods that wait for those to end whose place they take.
     need_room: Vec<Arc<Pod>>,
-    found: Found,
+    /// Sandboxes that the runtime had when the agent started, by their pods, as long as nobody has asked for them.
+    found: BTreeMap<PodUid, PodSandbox>,
     promises: Promises,
     synced: bool,
     /// The round of housekeeping under way: nobody waits for it but those that it cleans up after.
@@ -91,7 +92,14 @@ struct Workers {
 impl Workers {
     async fn run(mut self, mut updates: mpsc::Receiver<PodUpdate>) {
         let mut doorbell = self.deps.runtime.doorbell();
-        self.find_running().await;
+        // Who does not know what has run before would admit too much, and begin a pod beside an older one of its name.
+        while let Err(error) = self.find_running().await {
+            warn!(error = chain(&error), "cannot list sandboxes");
+            sleep(LOOK_AGAIN).await;
+            if updates.is_closed() {
+                return;
+            }
+        }
         house::make_cgroups(&self.deps, self.upper_cgroups()).await;
         loop {
             // In this order, so that the same world always takes the same course.
@@ -190,9 +198,7 @@ impl Workers {
         }
         let pod = desired.pod.clone();
         let uid = spec::uid(&pod);
-        if let Found::Sandboxes(found) = &mut self.found {
-            found.remove(&uid);
-        }
+        self.found.remove(&uid);
         if desired.exists == Existence::Object {
             self.deps.objects.register(&pod);
         }

@@ -23,7 +23,10 @@ pub(super) fn plan(inputs: &Inputs<'_>, actions: &mut PodActions) -> Progress {
     let containers = spec::init_containers(inputs.pod);
     let is_over = spec::app_containers(inputs.pod).iter().any(|container| {
         let name = &container.name;
-        inputs.seen.current(name).is_some() || inputs.seen.ran_in_newest_sandbox(name)
+        let seen = inputs.seen;
+        // What is started has waited for its turn.
+        let begins = inputs.starting.contains(name);
+        begins || seen.current(name).is_some() || seen.ran_in_newest_sandbox(name)
     });
     if is_over {
         keep_sidecars(inputs, containers, actions);

@@ -192,6 +192,15 @@ fn a_removed_init_record_is_not_run_again() {
     assert_eq!(beside_app, PodActions::default());
     let first_gone = planned(&pod, view(vec![exited(&pod, "i2", 0, 0, 3)]));
     assert_eq!(starts(&first_gone), ["a"]);
+    // Nor while the first app container is pulled for.
+    let pulled = planned_with(
+        &pod,
+        view(Vec::new()),
+        None,
+        &["a"],
+        &ProbeResults::default(),
+    );
+    assert!(starts(&pulled).is_empty());
 }
 
 #[test]

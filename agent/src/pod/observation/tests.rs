@@ -133,7 +133,13 @@ fn a_lost_run_tells_of_the_sandbox_that_it_was_in() {
         }
         let last = serde_json::json!({"containerStatuses": [status]});
         let last: PodStatus = serde_json::from_value(last).expect("a status");
-        let seen = Observation::new(sample::view(Vec::new()), Some(&last));
-        assert_eq!(seen.ran_in_newest_sandbox("c"), expected, "{case}");
+        let pod = sample::pod("Always", &[], &["c"]);
+        let mut older = sample::exited(&pod, "c", 0, 1, 999);
+        older.sandbox = hanok_runtime::api::SandboxId("older".to_owned());
+        for records in [Vec::new(), vec![older]] {
+            let case = format!("{case}, beside {records:?}");
+            let seen = Observation::new(sample::view(records), Some(&last));
+            assert_eq!(seen.ran_in_newest_sandbox("c"), expected, "{case}");
+        }
     }
 }

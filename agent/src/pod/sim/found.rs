@@ -2,6 +2,7 @@
 
 /// Of the first ground.
 pub(super) const ON_FIRST: &[(&str, u64)] = &[
+    ("a failed look makes no sandbox for a pod that is gone", 153),
     ("a restart count never goes down", 4),
     ("what was made and never started hides no back-off", 9),
     ("a run whose end nobody saw backs off", 10),
@@ -16,5 +17,14 @@ pub(super) const ON_FIRST: &[(&str, u64)] = &[
 ];
 
 /// Of the second.
-pub(super) const ON_SECOND: &[(&str, u64)] =
-    &[("what was made before a lost run does not hide it", 9)];
+pub(super) const ON_SECOND: &[(&str, u64)] = &[
+    ("what was made before a lost run does not hide it", 9),
+    (
+        "what could not be stopped after its hook failed is stopped later",
+        942,
+    ),
+    ("what ran before a reboot is refused and has ended", 137),
+    ("an older record does not hide that init is over", 1003),
+    ("nothing begins before the agent knows what runs", 1055),
+    ("nothing begins before the agent knows what runs", 1100),
+];

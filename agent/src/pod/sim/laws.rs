@@ -26,7 +26,7 @@ const AFTER_GRACE: u64 = 4500;
 #[derive(Debug, Default)]
 pub(super) struct Laws {
     pub(super) books: BTreeMap<PodUid, Book>,
-    /// This agent was not told once what runs.
+    /// This agent has not been told yet what runs, and waits.
     pub(super) blind: bool,
     /// Laws that have been broken.
     pub(super) broken: Vec<String>,
@@ -202,7 +202,7 @@ impl Laws {
 
     /// A new agent knows nothing but what it is told.
     pub(super) fn new_agent(&mut self) {
-        self.blind = false;
+        self.blind = true;
         for book in self.books.values_mut() {
             // A manifest that was put back while its pod ended: records and logs may be removed already, and then nothing
             // is left that tells of its runs.
@@ -217,6 +217,21 @@ impl Laws {
             book.hooks.clear();
             book.last = None;
             book.codes.clear();
+        }
+    }
+
+    /// The agent hears what runs, and from now on what it is told.
+    pub(super) fn agent_sees(&mut self, now: u64) {
+        if !std::mem::take(&mut self.blind) {
+            return;
+        }
+        let endings = self
+            .books
+            .values_mut()
+            .filter_map(|book| book.ending.as_mut());
+        for ending in endings {
+            ending.until += now - ending.told;
+            ending.told = now;
         }
     }
 

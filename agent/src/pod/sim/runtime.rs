@@ -191,11 +191,12 @@ impl RuntimeService for Agent {
         let mut world = self.world().await;
         let errors = world.weather.errors;
         if world.chance.percent(errors) {
-            world.laws.blind = true;
             let books = world.laws.books.values_mut();
             books.for_each(|book| book.rough = true);
             return Err(Error::Internal("nobody answers".to_owned()));
         }
+        let now = world.now;
+        world.laws.agent_sees(now);
         Ok(world.machine.sandboxes.iter().rev().cloned().collect())
     }
 

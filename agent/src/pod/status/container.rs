@@ -119,6 +119,20 @@ fn of_record(
         State::Created => inputs.seen.next_attempt(&container.name),
         _ => newest.config.attempt.saturating_add(u32::from(resets)),
     };
+    let later = inputs.seen.told_later(&container.name).zip(old);
+    if let Some((next, old)) = later.filter(|_| !shows_newest) {
+        // It waits for the run after one that only the last status knows.
+        let end = lost::end_of_state(inputs, old).map(terminated_state);
+        return ContainerStatus {
+            image: old.image.clone(),
+            image_id: old.image_id.clone(),
+            container_id: old.container_id.clone(),
+            restart_count: i32::try_from(next).unwrap_or(i32::MAX),
+            state: Some(state),
+            last_state: end.or_else(|| old.last_state.clone()),
+            ..base
+        };
+    }
     let before = match shows_newest {
         true => previous.and_then(|previous| terminated(inputs, previous)),
         false => ended,

@@ -103,8 +103,8 @@ pub(super) fn end_of_state(
     if let Some(ended) = state.and_then(|state| state.terminated.clone()) {
         return Some(ended);
     }
-    let runs = state.is_some_and(|state| state.running.is_some());
-    runs.then(|| {
+    let running = state.and_then(|state| state.running.as_ref());
+    running.map(|running| {
         let deleted = inputs.pod.metadata.deletion_timestamp.is_some();
         let when = if deleted { "deleted" } else { "terminated" };
         let message = format!(
@@ -115,6 +115,8 @@ pub(super) fn end_of_state(
             reason: Some(LOST_REASON.to_owned()),
             message: Some(message),
             container_id: old.container_id.clone(),
+            // By it, later looks know that init containers are done.
+            started_at: running.started_at.clone(),
             ..ContainerStateTerminated::default()
         }
     })

@@ -412,6 +412,56 @@ fn what_was_made_before_a_lost_run_does_not_hide_it() {
 }
 
 #[test]
+fn what_was_told_of_a_lost_run_is_kept_beside_an_older_record() {
+    let pod = pod("Always", &["i"], &["a"]);
+    let began = "2027-01-15T08:00:00Z";
+    let mut last = parse(json!({"containerStatuses": [
+        {"name": "a", "ready": true, "restartCount": 4, "image": "i:1", "imageID": "",
+         "containerID": "hanok://lost", "state": {"running": {"startedAt": began}}}]}));
+    let mut older = exited(&pod, "a", 3, 255, 500);
+    older.sandbox = hanok_runtime::api::SandboxId("older".into());
+    // The second time, the run is known from the status of the first.
+    for _ in 0..2 {
+        let status = status_with(&pod, view(vec![older.clone()]), facts(), Some(&last));
+        let shown = status_of(Some(&status), "a").expect("the container");
+        assert_eq!(shown.restart_count, 5);
+        let ended = shown.last_state.as_ref();
+        let ended = ended.and_then(|last| last.terminated.as_ref());
+        let ended = ended.expect("an end");
+        assert_eq!(ended.container_id.as_deref(), Some("hanok://lost"));
+        let began_at = ended.started_at.as_ref().map(|time| time.0.to_string());
+        assert_eq!(began_at.as_deref(), Some(began));
+        assert!(state(&status, "a")["waiting"].is_object());
+        last = status;
+    }
+}
+
+#[test]
+fn a_pod_refused_after_a_reboot_shows_how_its_containers_ended() {
+    let pod = pod("Always", &[], &["a"]);
+    let last = parse(json!({"phase": "Pending", "containerStatuses": [
+        {"name": "a", "ready": true, "restartCount": 0, "image": "i:1", "imageID": "",
+         "containerID": "hanok://lost", "state": {"running": {}}}]}));
+    let failure = Failure {
+        reason: "OutOfcpu".into(),
+        message: "no".into(),
+    };
+    let refused = Facts {
+        rejected: true,
+        failure: Some(failure),
+        ending: Ending::Ended,
+        ..facts()
+    };
+    let status = status_with(&pod, PodView::default(), refused, Some(&last));
+    assert_eq!(
+        (phase_of(&status), status.reason.as_deref()),
+        ("Failed", Some("OutOfcpu"))
+    );
+    let ended = &state(&status, "a")["terminated"];
+    assert_eq!(ended["reason"], "ContainerStatusUnknown");
+}
+
+#[test]
 fn a_lost_init_record_counts_as_done_once_the_app_has_run() {
     let pod = pod("Always", &["i"], &["a"]);
     let status = status(&pod, view(vec![running(&pod, "a")]));

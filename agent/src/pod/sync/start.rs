@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use hanok_runtime::api::{self, ContainerId, ContainerState, Image, Mount, PodSandbox};
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -25,6 +26,9 @@ use hanok_runtime::service::chain;
 const READABLE: u32 = 0o644;
 /// Mode of the termination message, which whoever the container runs as writes.
 const WRITABLE: u32 = 0o666;
+
+/// Time to the next try to stop a container whose hook has failed.
+const STOP_RETRY: Duration = Duration::from_secs(10);
 
 /// Why a container was not started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -273,18 +277,28 @@ impl Job {
         warn!(container = %self.container.name, message, "postStart hook failed");
         let event = "PostStartHook failed";
         self.event(EventKind::Warning, "FailedPostStartHook", event);
-        let stopped = stop::stop(stop::Job {
-            deps: self.deps.clone(),
-            pod: self.pod.clone(),
-            container: Some(self.container.clone()),
-            id: id.clone(),
-            name: self.container.name.clone(),
-            pod_ip: ip.to_owned(),
-            grace: spec::grace_period(&self.pod),
-            message: Some("FailedPostStartHook".to_owned()),
-        });
-        if let Err(error) = stopped.await {
+        let stop = || {
+            stop::stop(stop::Job {
+                deps: self.deps.clone(),
+                pod: self.pod.clone(),
+                container: Some(self.container.clone()),
+                id: id.clone(),
+                name: self.container.name.clone(),
+                pod_ip: ip.to_owned(),
+                grace: spec::grace_period(&self.pod),
+                message: Some("FailedPostStartHook".to_owned()),
+            })
+        };
+        // As long as it lives it is no container that others may start after.
+        while let Err(error) = stop().await {
+            if matches!(error, api::Error::NotFound { .. }) {
+                break;
+            }
             warn!(container = %self.container.name, error = chain(&error), "cannot stop the container");
+            let pause = tokio::time::sleep(STOP_RETRY);
+            if self.cancelled.run_until_cancelled(pause).await.is_none() {
+                return Err(StartError::Cancelled);
+            }
         }
         Err(StartError::Ended {
             reason: "PostStartHookError",

@@ -232,7 +232,7 @@ impl Worker {
     }
 
     /// Whether the pod is to vanish, and not only to end.
-    fn is_deleted(&self) -> bool {
+    pub(super) fn is_deleted(&self) -> bool {
         self.exists != Existence::Object || spec::deletion_grace(&self.pod).is_some()
     }
 }

@@ -2,52 +2,31 @@
 //!
 //! A pod that is to take others' place waits until they have ended; what it asks for counts from then on.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hanok_runtime::api::{PodSandbox, PodUid};
+use hanok_runtime::api::{Error, PodSandbox, PodUid};
 use k8s_openapi::api::core::v1::Pod;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::{Workers, house};
 use crate::pod::admit::{self, Verdict};
 use crate::pod::spec;
 use crate::pod::worker::{Desired, Existence, NodeDecision};
-use hanok_runtime::service::chain;
-
-/// What the runtime had when the agent started, as long as nobody has asked for it.
-#[derive(Debug)]
-pub(super) enum Found {
-    /// Sandboxes by their pods.
-    Sandboxes(BTreeMap<PodUid, PodSandbox>),
-    /// It could not be asked: any pod may have run.
-    Unknown,
-}
 
 impl Workers {
     /// Looks at what has run before.
-    pub(super) async fn find_running(&mut self) {
-        self.found = match self.deps.runtime.list_pod_sandboxes().await {
-            Ok(sandboxes) => Found::Sandboxes(
-                sandboxes
-                    .into_iter()
-                    .map(|sandbox| (sandbox.config.uid.clone(), sandbox))
-                    .collect(),
-            ),
-            Err(error) => {
-                warn!(error = chain(&error), "cannot list sandboxes");
-                Found::Unknown
-            }
-        };
+    pub(super) async fn find_running(&mut self) -> Result<(), Error> {
+        let sandboxes = self.deps.runtime.list_pod_sandboxes().await?;
+        let by_pod = |sandbox: PodSandbox| (sandbox.config.uid.clone(), sandbox);
+        self.found = sandboxes.into_iter().map(by_pod).collect();
+        Ok(())
     }
 
     /// Ends what an earlier agent ran of another pod of this name, which nobody will ask for any more.
     pub(super) fn end_namesake(&mut self, pod: &Pod) {
-        let Found::Sandboxes(found) = &self.found else {
-            return;
-        };
         let uid = spec::uid(pod);
-        let old: Vec<Pod> = found
+        let old: Vec<Pod> = self
+            .found
             .values()
             .filter(|sandbox| {
                 let config = &sandbox.config;
@@ -93,10 +72,7 @@ impl Workers {
     /// Whether the pod is new to this node. One that has run here is never refused afterwards, and one that is over
     /// or to be deleted will not run.
     fn is_to_be_judged(&self, pod: &Pod) -> bool {
-        let ran = match &self.found {
-            Found::Sandboxes(found) => found.contains_key(&spec::uid(pod)),
-            Found::Unknown => true,
-        };
+        let ran = self.found.contains_key(&spec::uid(pod));
         let phase = pod
             .status
             .as_ref()

@@ -1,7 +1,7 @@
 //! Housekeeping: the cgroups above the pods' are made, and what the runtime, the disk and the log directory have beyond
 //! the pods that are wanted is removed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use hanok_runtime::api::{PodSandbox, PodUid, Resources};
@@ -11,8 +11,7 @@ use tokio::task::JoinError;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use super::admission::Found;
-use super::{HOUSEKEEPING, HOUSEKEEPING_AGAIN, Workers};
+use super::{HOUSEKEEPING, LOOK_AGAIN, Workers};
 use crate::pod::resources::{self, QosClass, ROOT_CGROUP};
 use crate::pod::settings::Deps;
 use crate::pod::worker::Desired;
@@ -67,7 +66,7 @@ impl Workers {
     pub(super) fn keep_house(&mut self) {
         self.house_due = Instant::now() + HOUSEKEEPING;
         if !self.house.is_empty() {
-            self.house_due = Instant::now() + HOUSEKEEPING_AGAIN;
+            self.house_due = Instant::now() + LOOK_AGAIN;
             return;
         }
         let (deps, cgroups) = (self.deps.clone(), self.upper_cgroups());
@@ -109,11 +108,11 @@ impl Workers {
             }
         }
         // Whoever ran before is known by now, or being ended.
-        self.found = Found::Sandboxes(BTreeMap::new());
+        self.found.clear();
         self.try_wishes();
         if sight.sandboxes.is_none() {
             // What is on the disk may be of a pod that runs.
-            self.house_due = Instant::now() + HOUSEKEEPING_AGAIN;
+            self.house_due = Instant::now() + LOOK_AGAIN;
             return;
         }
         let known: BTreeSet<PodUid> = self

@@ -40,6 +40,31 @@ async fn a_failed_post_start_hook_ends_the_container_and_says_why() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_starts_after_a_sidecar_whose_hook_failed_and_that_cannot_be_stopped() {
+    let node = Node::start(&Fake::new());
+    node.fake.state().answer = Some(3);
+    node.fake.state().failing_stops = 3;
+    let hooks = json!({"postStart": {"exec": {"command": ["no", "way"]}}});
+    let sidecar =
+        json!({"name": "s", "image": "i:1", "restartPolicy": "Always", "lifecycle": hooks});
+    let apps = json!([{"name": "a", "image": "i:1"}]);
+    let pod = json!({"restartPolicy": "Always", "initContainers": [sidecar], "containers": apps});
+    let began = Instant::now();
+    node.apply(&sample::from(pod)).await;
+    node.until("stopped and begun anew", |state| {
+        calls(state, &["start"]).len() > 1
+    })
+    .await;
+    assert!(began.elapsed() >= Duration::from_secs(30));
+    let order = calls(&node.fake.state(), &["start", "stop"]);
+    let stop = "stop s 30s";
+    assert_eq!(
+        order[..6],
+        ["start s.0", stop, stop, stop, stop, "start s.1"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hanging_post_start_hook_does_not_hold_a_deletion_back() {
     let node = Node::start(&Fake::new());
     let pod = pod("Always", json!({"postStart": {"sleep": {"seconds": 3600}}}));

@@ -90,21 +90,25 @@ async fn a_pod_made_again_after_a_forced_deletion_waits_for_the_old_one() {
 
 #[tokio::test(start_paused = true)]
 async fn what_an_earlier_agent_ran_of_the_name_goes_first() {
-    let fake = Fake::new();
-    let node = Node::start(&fake);
-    node.apply(&static_pod()).await;
-    node.until("ready", is_ready).await;
-    node.kill().await;
-    // The manifest has changed while there was no agent, and there is no API server.
-    let node = Node::start(&fake);
-    node.apply(&with_uid(static_pod(), "second")).await;
-    node.until("the new one runs", |state| {
-        calls(state, &["run"]).len() == 2
-    })
-    .await;
-    let state = fake.state();
-    assert_eq!(state.sandboxes.len(), 1);
-    assert_eq!(state.sandboxes[0].config.uid.as_str(), "second");
+    // Even when the new agent cannot see at first what there is.
+    for failing_lists in [0, 3] {
+        let fake = Fake::new();
+        let node = Node::start(&fake);
+        node.apply(&static_pod()).await;
+        node.until("ready", is_ready).await;
+        node.kill().await;
+        fake.state().failing_lists = failing_lists;
+        // The manifest has changed while there was no agent, and there is no API server.
+        let node = Node::start(&fake);
+        node.apply(&with_uid(static_pod(), "second")).await;
+        node.until("the new one runs", |state| {
+            calls(state, &["run"]).len() == 2
+        })
+        .await;
+        let state = fake.state();
+        assert_eq!(state.sandboxes.len(), 1);
+        assert_eq!(state.sandboxes[0].config.uid.as_str(), "second");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -118,6 +122,29 @@ async fn a_pod_that_waits_and_is_taken_back_never_starts() {
     node.send(PodUpdate::Gone(PodUid("second".into()))).await;
     node.until("gone", |state| state.terminated == 1).await;
     sleep(Duration::from_secs(100)).await;
+    assert_eq!(calls(&node.fake.state(), &["run"]).len(), 1);
+    assert_nothing_left(&node.fake.state());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_gone_gets_no_new_sandbox_though_nobody_can_look() {
+    let node = Node::start(&Fake::new());
+    let mut pod = sample::pod("Always", &[], &["a"]);
+    pod.spec
+        .as_mut()
+        .expect("a spec")
+        .termination_grace_period_seconds = Some(5);
+    node.fake.state().deaf.insert("a".into());
+    node.apply(&pod).await;
+    node.until("ready", is_ready).await;
+    node.fake.break_sandbox();
+    node.until("its container is being stopped", |state| {
+        !calls(state, &["stop a"]).is_empty()
+    })
+    .await;
+    node.fake.state().failing_lists = 1;
+    node.send(PodUpdate::Gone(uid())).await;
+    node.until("gone", |state| state.terminated == 1).await;
     assert_eq!(calls(&node.fake.state(), &["run"]).len(), 1);
     assert_nothing_left(&node.fake.state());
 }
