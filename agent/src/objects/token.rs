@@ -176,13 +176,25 @@ impl Tokens {
     }
 }
 
+/// What a server says that has not yet heard of the pod, of its node, or of it having been made anew. Its other
+/// refusals are for good.
+const NOT_YET: [&str; 3] = [
+    "no relationship found",
+    "bound to a pod scheduled on a different node",
+    "does not match the UID in record",
+];
+
 /// Whether the server does not know the pod, or not to be ours. That there is no such account, it says from what it stores.
 fn is_perhaps_not_yet(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else {
         return false;
     };
     let kind = status.details.as_ref().map(|details| details.kind.as_str());
-    status.code == 403 || (status.code == 404 && kind != Some("serviceaccounts"))
+    match status.code {
+        403 => NOT_YET.iter().any(|words| status.message.contains(words)),
+        404 => kind != Some("serviceaccounts"),
+        _ => false,
+    }
 }
 
 /// After 80 % of the token's life, and after a day at the latest.
@@ -198,15 +210,19 @@ mod tests {
 
     #[test]
     fn only_what_the_server_may_still_come_to_know_is_asked_for_again() {
+        let lags = "no relationship found between node 'n' and this object";
+        let denied = "user \"system:node:n\" cannot create resource \"serviceaccounts/token\"";
         let table = [
-            (404, "pod", true),
-            (404, "pods", true),
-            (403, "serviceaccounts", true),
-            (404, "serviceaccounts", false),
-            (400, "pods", false),
+            (404, "pod", "", true),
+            (404, "pods", "", true),
+            (403, "serviceaccounts", lags, true),
+            (403, "serviceaccounts", denied, false),
+            (404, "serviceaccounts", "", false),
+            (400, "pods", "", false),
         ];
-        for (code, kind, again) in table {
-            let status = serde_json::json!({"code": code, "details": {"kind": kind}});
+        for (code, kind, message, again) in table {
+            let details = serde_json::json!({"kind": kind});
+            let status = serde_json::json!({"code": code, "message": message, "details": details});
             let status = serde_json::from_value(status).unwrap();
             let error = kube::Error::Api(Box::new(status));
             assert_eq!(is_perhaps_not_yet(&error), again, "{code} {kind}");
