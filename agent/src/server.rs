@@ -61,8 +61,8 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 /// Everything that can be set.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Where the API listens; port 10250 by custom.
-    pub address: SocketAddr,
+    /// Where the API listens; port 10250 by custom. None for nowhere (enableServer: false).
+    pub address: Option<SocketAddr>,
     /// Where the plain health check listens (healthzBindAddress, healthzPort); none for nowhere.
     pub healthz_address: Option<SocketAddr>,
     /// The node's name: the object that access is asked for.
@@ -85,7 +85,7 @@ impl ServerConfig {
     /// The kubelet's defaults: Webhook for both questions, 4 h of silence, 30 s to open streams.
     pub fn new(address: SocketAddr, node_name: impl Into<String>, tls: TlsConfig) -> Self {
         Self {
-            address,
+            address: Some(address),
             healthz_address: None,
             node_name: node_name.into(),
             tls,
@@ -153,35 +153,36 @@ pub enum ServerError {
 /// A server that listens and does not serve yet.
 #[derive(Debug)]
 pub struct Server {
-    listener: TcpListener,
+    api: Option<(TcpListener, RustlsConfig)>,
     healthz: Option<TcpListener>,
-    tls: RustlsConfig,
     app: route::App,
 }
 
 impl Server {
     /// Reads certificates and binds the addresses, so that what is wrong with them is known at the start.
     pub fn bind(config: ServerConfig, deps: Deps) -> Result<Self, ServerError> {
-        if config.authentication.anonymous
-            && config.authorization == AuthorizationConfig::AlwaysAllow
-            && !config.address.ip().is_loopback()
-        {
-            return Err(ServerError::OpenToAll);
-        }
-        let tls = RustlsConfig::from_config(tls::server_config(&config.tls)?);
-        let listener = listen(config.address)?;
+        let open = config.authentication.anonymous
+            && config.authorization == AuthorizationConfig::AlwaysAllow;
+        let bind = |address: SocketAddr| {
+            if open && !address.ip().is_loopback() {
+                return Err(ServerError::OpenToAll);
+            }
+            let tls = RustlsConfig::from_config(tls::server_config(&config.tls)?);
+            Ok((listen(address)?, tls))
+        };
+        let api = config.address.map(bind).transpose()?;
         let healthz = config.healthz_address.map(listen).transpose()?;
         Ok(Self {
-            listener,
+            api,
             healthz,
-            tls,
             app: route::App::new(config, deps),
         })
     }
 
-    /// The address of the API, with the port that was given out when 0 was asked for.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+    /// The address of the API, with the port that was given out when 0 was asked for; none when it is not served.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        let (listener, _) = self.api.as_ref()?;
+        listener.local_addr().ok()
     }
 
     /// The address of the plain health check.
@@ -211,25 +212,33 @@ impl Server {
                 streams.wait().await;
             }
         };
-        let reload = reload::follow(
-            self.app.hub.clone(),
-            self.app.config.tls.clone(),
-            self.tls.clone(),
-        );
+        let (hub, files) = (self.app.hub.clone(), self.app.config.tls.clone());
+        let live = self.api.as_ref().map(|(_, live)| live.clone());
+        let reload = async {
+            match live {
+                Some(live) => reload::follow(hub, files, live).await,
+                None => std::future::pending().await,
+            }
+        };
         let health = self.app.deps.health.clone();
-        // Without no-delay a session's small frames wait 40 ms for each other's acknowledgement.
-        let acceptor = RustlsAcceptor::new(self.tls).acceptor(NoDelayAcceptor::new());
-        let mut api = axum_server::from_tcp(self.listener)
-            .map_err(ServerError::Serve)?
-            .acceptor(acceptor)
-            .handle(handle.clone())
-            .first_request_timeout(REQUEST_HEAD);
-        api.http_builder().http1().header_read_timeout(REQUEST_HEAD);
-        api.http_builder()
-            .http2()
-            .max_concurrent_streams(64)
-            .max_header_list_size(64 << 10);
-        let api = api.serve(route::router(self.app).into_make_service());
+        let api_handle = handle.clone();
+        let api = async {
+            let Some((listener, tls)) = self.api else {
+                return Ok(());
+            };
+            // Without no-delay a session's small frames wait 40 ms for each other's acknowledgement.
+            let acceptor = RustlsAcceptor::new(tls).acceptor(NoDelayAcceptor::new());
+            let mut api = axum_server::from_tcp(listener)?
+                .acceptor(acceptor)
+                .handle(api_handle)
+                .first_request_timeout(REQUEST_HEAD);
+            api.http_builder().http1().header_read_timeout(REQUEST_HEAD);
+            api.http_builder()
+                .http2()
+                .max_concurrent_streams(64)
+                .max_header_list_size(64 << 10);
+            api.serve(route::router(self.app).into_make_service()).await
+        };
         let plain = async {
             let Some(listener) = self.healthz else {
                 return Ok(());

@@ -120,6 +120,8 @@ pub struct KubeletConfiguration {
     pub seccomp_default: bool,
     /// Volumes are attached by the controller.
     pub enable_controller_attach_detach: bool,
+    /// Listen on `port`.
+    pub enable_server: bool,
     /// Images named in the node's status; -1 for all.
     pub node_status_max_images: i32,
     /// `exec`, `attach`, `logs` and the like are served.
@@ -198,6 +200,7 @@ impl Default for KubeletConfiguration {
             provider_id: String::new(),
             seccomp_default: true,
             enable_controller_attach_detach: true,
+            enable_server: true,
             node_status_max_images: 50,
             enable_debugging_handlers: true,
             allowed_unsafe_sysctls: Vec::new(),

@@ -16,7 +16,6 @@ pub(super) const WITHOUT_EFFECT: &[&str] = &[
     "enableContentionProfiling",
     "enableDebugFlagsHandler",
     "enableProfilingHandler",
-    "enableServer",
     "enableSystemLogHandler",
     "enableSystemLogQuery",
     "enforceNodeAllocatable",

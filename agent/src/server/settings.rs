@@ -36,6 +36,7 @@ impl ServerConfig {
             &settings.node_name,
             tls,
         );
+        config.address = config.address.filter(|_| kubelet.enable_server);
         config.healthz_address = (kubelet.healthz_port != 0)
             .then(|| address(&kubelet.healthz_bind_address, kubelet.healthz_port));
         config.authentication = AuthenticationConfig {
@@ -83,7 +84,7 @@ mod tests {
     #[test]
     fn the_defaults_let_nobody_in_unasked() {
         let config = config("");
-        assert_eq!(config.address, "0.0.0.0:10250".parse().unwrap());
+        assert_eq!(config.address, Some("0.0.0.0:10250".parse().unwrap()));
         assert_eq!(
             config.healthz_address,
             Some("127.0.0.1:10248".parse().unwrap())
@@ -97,6 +98,13 @@ mod tests {
         );
         assert_eq!(config.stream_idle_timeout, Duration::from_secs(4 * 3600));
         assert!(config.debugging_handlers);
+    }
+
+    #[test]
+    fn without_the_server_health_alone_is_served() {
+        let config = config("enableServer: false\n");
+        assert_eq!(config.address, None);
+        assert!(config.healthz_address.is_some());
     }
 
     #[test]
@@ -115,7 +123,7 @@ mod tests {
              authentication: {x509: {clientCAFile: /ca}, anonymous: {enabled: true}, webhook: {enabled: false}}\n\
              authorization: {mode: AlwaysAllow}\n",
         );
-        assert_eq!(config.address, "10.0.0.1:10350".parse().unwrap());
+        assert_eq!(config.address, Some("10.0.0.1:10350".parse().unwrap()));
         assert_eq!(config.healthz_address, None);
         assert_eq!(config.tls.cert_file, Some("/c".into()));
         assert_eq!(config.tls.client_ca_file, Some("/ca".into()));

@@ -209,6 +209,24 @@ async fn nobody_gets_in_while_nobody_can_be_asked() {
     );
 }
 
+/// The answer of the port without TLS.
+async fn plain(address: std::net::SocketAddr, route: &str) -> u16 {
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let io = hyper_util::rt::TokioIo::new(stream);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+    tokio::spawn(connection);
+    let request = axum::http::Request::get(route)
+        .header("host", "localhost")
+        .body(http_body_util::Empty::<bytes::Bytes>::new())
+        .unwrap();
+    sender
+        .send_request(request)
+        .await
+        .unwrap()
+        .status()
+        .as_u16()
+}
+
 #[tokio::test]
 async fn the_plain_port_has_one_route() {
     let fixture = Fixture::start();
@@ -218,21 +236,7 @@ async fn the_plain_port_has_one_route() {
         ("/metrics", 404),
         ("/", 404),
     ] {
-        let stream = tokio::net::TcpStream::connect(fixture.healthz)
-            .await
-            .unwrap();
-        let io = hyper_util::rt::TokioIo::new(stream);
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
-        tokio::spawn(connection);
-        let request = axum::http::Request::get(route)
-            .header("host", "localhost")
-            .body(http_body_util::Empty::<bytes::Bytes>::new())
-            .unwrap();
-        assert_eq!(
-            sender.send_request(request).await.unwrap().status(),
-            status,
-            "{route}"
-        );
+        assert_eq!(plain(fixture.healthz, route).await, status, "{route}");
     }
 }
 
@@ -295,8 +299,25 @@ async fn a_server_that_refuses_nobody_does_not_start() {
         .to_string();
     assert!(error.contains("authentication.anonymous"), "{error}");
     // From elsewhere nobody reaches this one.
-    config.address = "127.0.0.1:0".parse().unwrap();
+    config.address = Some("127.0.0.1:0".parse().unwrap());
     Server::bind(config, fixture.deps()).unwrap();
+}
+
+#[tokio::test]
+async fn without_an_address_health_alone_is_served() {
+    let fixture = Fixture::start();
+    let any_port = "127.0.0.1:0".parse().unwrap();
+    let mut config = ServerConfig::new(any_port, "node-1", TlsConfig::default());
+    config.address = None;
+    config.healthz_address = Some(any_port);
+    let server = Server::bind(config, fixture.deps()).unwrap();
+    assert_eq!(server.local_addr(), None);
+    let health = server.healthz_addr().unwrap();
+    let shutdown = tokio_util::sync::CancellationToken::new();
+    let running = tokio::spawn(server.run(shutdown.clone()));
+    assert_eq!(plain(health, "/healthz").await, 200);
+    shutdown.cancel();
+    running.await.unwrap().unwrap();
 }
 
 #[tokio::test]
