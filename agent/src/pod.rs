@@ -32,6 +32,7 @@ pub mod settings;
 pub mod spec;
 pub mod status;
 pub mod stop_order;
+mod storage;
 mod sync;
 pub mod users;
 mod worker;

@@ -45,6 +45,23 @@ impl Amount {
         saturate(div_up(self.0, NANO / 1000))
     }
 
+    /// The canonical form with suffixes of the kind that another quantity has: `1536Ki` like `1Mi`, `3M` like `2M`.
+    pub fn like(self, other: &Quantity) -> String {
+        let binary = other.0.ends_with('i');
+        let (step, suffixes) = match binary {
+            true => (1024, ["Ei", "Pi", "Ti", "Gi", "Mi", "Ki"]),
+            false => (1000, ["E", "P", "T", "G", "M", "k"]),
+        };
+        let units = self.0 / NANO;
+        let mut powers = suffixes.iter().zip((1..=6).rev()).map(|(suffix, power)| {
+            let unit = i128::pow(step, power);
+            (units % unit == 0).then(|| format!("{}{suffix}", units / unit))
+        });
+        let whole = self.0 % NANO == 0 && units != 0;
+        let found = powers.find_map(|found| found).filter(|_| whole);
+        found.unwrap_or_else(|| self.to_string())
+    }
+
     /// Whether it is zero.
     pub fn is_zero(self) -> bool {
         self.0 == 0
@@ -168,6 +185,22 @@ fn scale(suffix: &str) -> Option<(i128, i32)> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn sums_are_written_as_their_parts_are() {
+        for (sum, part, expected) in [
+            ("1536Ki", "1Mi", "1536Ki"),
+            ("2048Ki", "1Mi", "2Mi"),
+            ("3Gi", "1Mi", "3Gi"),
+            ("1000", "1Ki", "1000"),
+            ("3000k", "2M", "3M"),
+            ("1500k", "2M", "1500k"),
+            ("100m", "1", "100m"),
+        ] {
+            let sum = Amount::parse(sum).unwrap();
+            assert_eq!(sum.like(&Quantity(part.into())), expected);
+        }
+    }
 
     #[test]
     fn every_suffix_has_its_factor() {

@@ -120,6 +120,8 @@ pub struct KubeletConfiguration {
     pub seccomp_default: bool,
     /// Volumes are attached by the controller.
     pub enable_controller_attach_detach: bool,
+    /// Pods that write more to the node's disk than they may are ended.
+    pub local_storage_capacity_isolation: bool,
     /// Listen on `port`.
     pub enable_server: bool,
     /// Images named in the node's status; -1 for all.
@@ -200,6 +202,7 @@ impl Default for KubeletConfiguration {
             provider_id: String::new(),
             seccomp_default: true,
             enable_controller_attach_detach: true,
+            local_storage_capacity_isolation: true,
             enable_server: true,
             node_status_max_images: 50,
             enable_debugging_handlers: true,

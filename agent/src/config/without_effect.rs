@@ -40,7 +40,6 @@ pub(super) const WITHOUT_EFFECT: &[&str] = &[
     "kubeAPIQPS",
     "kubeReservedCgroup",
     "kubeletCgroups",
-    "localStorageCapacityIsolation",
     "logging",
     "makeIPTablesUtilChains",
     "maxOpenFiles",

@@ -6,9 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use hanok_runtime::api::{
-    Container, ContainerConfig, ContainerId, ContainerState, Credentials, Error, ExecProcess,
-    ExecRequest, ExecSession, Image, ImageService, PodSandbox, PodSandboxConfig, PodUid, Resources,
-    Result, RuntimeService, SandboxId, SandboxState,
+    CgroupStats, Container, ContainerConfig, ContainerId, ContainerState, ContainerStats,
+    Credentials, DiskUsage, Error, ExecProcess, ExecRequest, ExecSession, Image, ImageService,
+    PodSandbox, PodSandboxConfig, PodUid, Resources, Result, RuntimeService, SandboxId,
+    SandboxState, SandboxStats, StatsDetail,
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodStatus, Secret, Service};
 use tempfile::TempDir;
@@ -70,6 +71,8 @@ pub(crate) struct State {
     pub(crate) missing: BTreeSet<String>,
     /// Containers that cannot be made.
     pub(crate) refused: BTreeSet<String>,
+    /// Bytes that each running container has in its layer.
+    pub(crate) written: u64,
     /// So many looks, at one pod or all, that fail.
     pub(crate) failing_lists: u32,
     /// So many stops that fail.
@@ -283,6 +286,37 @@ impl RuntimeService for Fake {
         state.sandboxes.retain(|sandbox| sandbox.id != *id);
         state.containers.retain(|record| record.sandbox != *id);
         Ok(())
+    }
+
+    async fn stats(&self, pod: Option<&PodUid>, _: StatsDetail) -> Result<Vec<SandboxStats>> {
+        let state = self.state();
+        let bytes = state.written;
+        let running = state.containers.iter().filter(|record| {
+            record.state == ContainerState::Running && pod.is_none_or(|pod| record.pod == *pod)
+        });
+        let containers = running.map(|record| ContainerStats {
+            id: record.id.clone(),
+            name: record.config.name.clone(),
+            started_at: record.started_at,
+            at: record.created_at,
+            cgroup: CgroupStats::default(),
+            rootfs: Some(DiskUsage { bytes, inodes: 1 }),
+            logs: None,
+        });
+        let containers: Vec<_> = containers.collect();
+        let sandboxes = state.sandboxes.last().into_iter();
+        let of = |sandbox: &PodSandbox| SandboxStats {
+            id: sandbox.id.clone(),
+            pod: sandbox.config.uid.clone(),
+            name: sandbox.config.name.clone(),
+            namespace: sandbox.config.namespace.clone(),
+            created_at: sandbox.created_at,
+            at: sandbox.created_at,
+            cgroup: CgroupStats::default(),
+            interfaces: Vec::new(),
+            containers: containers.clone(),
+        };
+        Ok(sandboxes.map(of).collect())
     }
 
     async fn list_pod_sandboxes(&self) -> Result<Vec<PodSandbox>> {

@@ -231,6 +231,15 @@ pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Amount> {
         .collect()
 }
 
+/// What all containers together may write to the node's disk, if any of them has a limit.
+pub fn storage_limit(pod: &Pod) -> Option<Amount> {
+    let resource = "ephemeral-storage";
+    let total = sum(pod, |container| {
+        limit(container.resources.as_ref(), resource)
+    });
+    with_overhead(pod, resource, total)
+}
+
 /// Limits of the pod: its own, or those of its containers when every one has one.
 fn pod_limit(pod: &Pod, resource: &str) -> Option<Amount> {
     let pod_level = spec::spec(pod).and_then(|spec| spec.resources.as_ref());

@@ -126,6 +126,8 @@ pub struct Settings {
     pub seccomp_default: bool,
     /// Most processes of a pod; 0 for no limit.
     pub pod_pids_limit: i64,
+    /// Pods that write more to the disk than they may are ended.
+    pub limits_storage: bool,
     /// Longest back-off of restarts.
     pub back_off_cap: Duration,
     /// What pods resolve names with.
@@ -151,6 +153,7 @@ impl Settings {
             log_max_files: 5,
             seccomp_default: true,
             pod_pids_limit: 0,
+            limits_storage: true,
             back_off_cap: back_off::CAP,
             dns: DnsConfig::default(),
         }

@@ -8,3 +8,4 @@ pub(super) mod resize;
 pub(super) mod sandbox;
 pub(super) mod start;
 pub(super) mod stop;
+pub(super) mod storage;

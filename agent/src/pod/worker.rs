@@ -17,6 +17,7 @@ mod publish;
 mod resize;
 mod running;
 mod stopping;
+mod storage;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,7 @@ use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
 use hanok_runtime::api::{ContainerId, ContainerState, PodUid, PodView};
+use hanok_runtime::stats::disk::DiskCache;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::{Notify, watch};
@@ -123,6 +125,8 @@ pub(super) struct Worker {
     told_ready: bool,
     /// What the clean-up under way takes away.
     cleaning: Option<Extent>,
+    /// What is known of volumes whose size is limited.
+    disk: Arc<DiskCache>,
 }
 
 impl Worker {
@@ -184,6 +188,7 @@ impl Worker {
             next_resync: Instant::now() + jittered(RESYNC),
             wake: None,
             cleaning: None,
+            disk: Arc::default(),
         }
     }
 

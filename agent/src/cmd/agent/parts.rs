@@ -252,6 +252,7 @@ pub(super) fn pod_settings(
     pod.seccomp_dir = seccomp_dir(settings);
     pod.seccomp_default = kubelet.seccomp_default;
     pod.pod_pids_limit = kubelet.pod_pids_limit.max(0);
+    pod.limits_storage = kubelet.local_storage_capacity_isolation;
     pod.back_off_cap = kubelet.crash_loop_back_off.max_container_restart_period;
     let ids = sub_ids::look(kubelet.user_namespaces.ids_per_pod, facts.max_pods)?;
     pod.users = Arc::new(UserRanges::new(pod.pods_dir.clone(), ids));

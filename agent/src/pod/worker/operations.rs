@@ -8,6 +8,7 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use crate::pod::storage::Usage;
 use crate::pod::sync::start::StartError;
 use crate::sinks::{MountedVolumes, VolumeError};
 
@@ -22,6 +23,8 @@ pub(super) enum Key {
     Reset,
     /// The limits of the pod and of what runs.
     Resize,
+    /// What the pod has written to the disk.
+    Storage,
     /// The start of a container, by name.
     Start(String),
     /// The end of a container.
@@ -40,6 +43,8 @@ pub(super) enum Outcome {
     Reset(Result<(), api::Error>),
     Resize(Result<(), String>),
     Clean(Result<(), Vec<String>>),
+    /// None when it was called off.
+    Storage(Option<Usage>),
     /// It panicked or was aborted.
     Lost,
 }

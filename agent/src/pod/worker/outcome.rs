@@ -36,6 +36,7 @@ impl Worker {
             Outcome::Stop(result) => self.finish_stop(key, result),
             Outcome::Clean(Err(failed)) => self.clean_failed(key, &failed),
             Outcome::Resize(result) => self.finish_resize(key, result),
+            Outcome::Storage(usage) => self.finish_storage(usage),
             Outcome::Reset(Ok(())) => {}
             Outcome::Reset(Err(error)) => {
                 warn!(error = chain(&error), "cannot restart all containers");

@@ -29,6 +29,7 @@ impl Worker {
             self.begin_stopping(stopping);
             return;
         }
+        self.watch_storage(seen);
         if self.operations.has(&Key::Sandbox) || self.operations.has(&Key::Reset) {
             // Half of a sandbox is no ground for a plan.
             return;

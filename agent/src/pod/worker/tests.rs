@@ -6,6 +6,7 @@ mod lifecycle;
 mod probes;
 mod resize;
 mod restart_all;
+mod storage;
 mod uid;
 
 use std::time::Duration;
