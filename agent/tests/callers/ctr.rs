@@ -36,11 +36,8 @@ fn root_containerd_runs_containers_in_the_foreground() {
     assert_eq!(text(&output.stdout), "got words\n");
     drop(stdin);
 
-    // A terminal needs one on this side, too.
-    let script = "echo $(busybox tty); exit 3";
-    let output = in_terminal(&containerd.run("d", &["--rm", "--tty"], &["sh", "-c", script]));
-    assert!(output.0.starts_with("/dev/pts/0\r"), "{}", output.0);
-    assert_eq!(output.1, Some(3));
+    let words = ["sh", "-c", "echo $(busybox tty); exit 3"];
+    is_told_by_terminal(&containerd.run("d", &["--rm", "--tty"], &words), 3);
     assert!(containerd.cgroups().is_empty());
 }
 
@@ -69,6 +66,16 @@ fn root_what_ctr_is_told_is_in_force() {
     let want = "/tmp\nb\nCapBnd:\t00000000aa0425fb\nNoNewPrivs:\t1\nSeccomp:\t2\n";
     assert_eq!(said, want, "{errors}");
     assert_eq!(errors.matches("Read-only file system").count(), 2);
+}
+
+/// Whether the name of a terminal arrives by one, and this exit code. ctr does not wait for the last that is written,
+/// whatever the runtime, so it may take a second try.
+fn is_told_by_terminal(command: &Command, code: i32) {
+    until(|| {
+        let (output, ended) = in_terminal(command);
+        assert_eq!(ended, Some(code), "{output}");
+        output.starts_with("/dev/pts/0\r")
+    });
 }
 
 /// What a program writes to a terminal, and its exit code.
@@ -111,9 +118,7 @@ fn root_containerd_executes_in_pauses_and_kills_a_container() {
     let said = text(&output.stderr);
     assert!(said.contains("exec: \"/no/such\": stat"), "{said}");
     let words = ["sh", "-c", "busybox tty; exit 6"];
-    let output = in_terminal(&exec("three", &["--tty"], &words));
-    assert!(output.0.starts_with("/dev/pts/0\r"), "{}", output.0);
-    assert_eq!(output.1, Some(6));
+    is_told_by_terminal(&exec("three", &["--tty"], &words), 6);
     let detached = exec("four", &["--detach"], &["sleep", "1000"]).status();
     assert!(detached.unwrap().success());
     let list = containerd.done(&["task", "ps", &id]);
