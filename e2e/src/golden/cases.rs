@@ -9,6 +9,7 @@ mod images;
 mod probes;
 mod restarts;
 mod static_pods;
+mod storage;
 mod volumes;
 
 use serde_json::{Value, json};
@@ -29,6 +30,7 @@ pub(super) fn all() -> Vec<Case> {
         admission::cases(),
         changes::cases(),
         static_pods::cases(),
+        storage::cases(),
     ];
     groups.into_iter().flatten().collect()
 }

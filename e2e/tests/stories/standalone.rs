@@ -12,16 +12,21 @@ use hanok_e2e::{network, paths, stories};
 use k8s_openapi::List;
 use k8s_openapi::api::core::v1::Pod as Object;
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::stage::Stage;
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![Lab: standalone_agent_runs_its_static_pods_without_any_api_server]
+    stories![Lab:
+        standalone_agent_runs_its_static_pods_without_any_api_server,
+        standalone_agent_runs_the_pods_of_a_url_and_serves_no_api,
+    ]
 }
 
 /// Name of the agent's record, and of its node.
 const NAME: &str = "alone";
+/// Name of the record of the server that has manifests.
+const WEB: &str = "manifests";
 /// Where its API is.
 const API: &str = "https://127.0.0.1:10250";
 
@@ -32,9 +37,10 @@ struct Alone<'a> {
 }
 
 impl<'a> Alone<'a> {
-    fn set(space: &'a Space<'a>) -> Result<Self> {
+    /// With these fields of its configuration beside those that every such agent has.
+    fn set(space: &'a Space<'a>, fields: impl Fn(&Stage) -> Value) -> Result<Self> {
         let stage = Stage::set(space, NAME)?;
-        let config = json!({
+        let mut config = json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
             "address": "127.0.0.1",
@@ -43,8 +49,10 @@ impl<'a> Alone<'a> {
             "failSwapOn": false,
             "podCIDR": "10.84.0.0/24",
             "podLogsDir": format!("{}/pod-logs", stage.state),
-            "staticPodPath": format!("{}/manifests", stage.state),
         });
+        for (field, value) in fields(&stage).as_object().context("no fields")? {
+            config[field] = value.clone();
+        }
         fs::create_dir_all(format!("{}/manifests", stage.state))?;
         fs::write(format!("{}/config.yaml", stage.state), config.to_string())?;
         Ok(Self { space, stage })
@@ -122,13 +130,20 @@ impl Drop for Alone<'_> {
     fn drop(&mut self) {
         // What is left beside is the lab's to remove.
         let _ = self.stop(Signal::KILL);
+        if let Ok(lab) = self.space.lab() {
+            let _ = lab
+                .processes()
+                .stop(WEB, Signal::KILL, Duration::from_secs(10));
+        }
         let bridge = ["ip", "link", "delete", "alone0"];
         let _ = network::in_namespace(&self.stage.netns, &bridge);
     }
 }
 
 fn standalone_agent_runs_its_static_pods_without_any_api_server(space: &Space<'_>) -> Result<()> {
-    let alone = Alone::set(space)?;
+    let manifests =
+        |stage: &Stage| json!({ "staticPodPath": format!("{}/manifests", stage.state) });
+    let alone = Alone::set(space, manifests)?;
     let web = |word: &str| pod("web").with(testapp("main", &format!("serve 8080 {word}")));
     alone.write("web.json", &web("one"))?;
     alone.start()?;
@@ -187,4 +202,68 @@ fn standalone_agent_runs_its_static_pods_without_any_api_server(space: &Space<'_
     let log = alone.log()?;
     ensure!(log.contains("hanok agent ends, pods run on"), "{log}");
     Ok(())
+}
+
+fn standalone_agent_runs_the_pods_of_a_url_and_serves_no_api(space: &Space<'_>) -> Result<()> {
+    let alone = Alone::set(space, |stage| {
+        json!({
+            "enableServer": false,
+            "httpCheckFrequency": "1s",
+            "staticPodURL": format!("http://127.0.0.1:8090/file{}/manifests/web.json", stage.state),
+            "staticPodURLHeader": { "X-Node": ["alone"] },
+        })
+    })?;
+    let processes = space.lab()?.processes();
+    let serve = || {
+        processes.spawn(&Spawn {
+            name: WEB,
+            netns: Some(&alone.stage.netns),
+            program: paths::testapp()?,
+            args: vec!["serve".into(), "8090".into()],
+            env: Vec::new(),
+        })
+    };
+    let web = |word: &str| {
+        let serve = testapp("main", &format!("serve 8080 {word}"));
+        pod("web").set("hostNetwork", true).with(serve)
+    };
+    let page = |word: &str| {
+        space.until(&format!("the page to say {word}"), 30, || {
+            let page = alone.curl(&["http://127.0.0.1:8080/"])?;
+            ensure!(page.trim() == word, "{page}");
+            Ok(())
+        })
+    };
+    alone.write("web.json", &web("one"))?;
+    alone.start()?;
+    // It waits for a server that is not there yet.
+    let complaints = |wanted: usize| {
+        space.until("the complaints", 15, || {
+            let log = alone.log()?;
+            let found = log.matches("cannot fetch static pods").count();
+            ensure!(found >= wanted, "{found} in {log}");
+            Ok(found)
+        })
+    };
+    let before = complaints(1)?;
+    serve()?;
+    page("one")?;
+    ensure!(alone.curl(&[&format!("{API}/pods")]).is_err(), "an API");
+
+    alone.write("web.json", &web("two"))?;
+    page("two")?;
+
+    // A server that is gone takes no pod with it; an empty list does.
+    processes.stop(WEB, Signal::KILL, Duration::from_secs(10))?;
+    complaints(before + 2)?;
+    page("two")?;
+    let empty = json!({ "apiVersion": "v1", "kind": "PodList", "items": [] });
+    let file = format!("{}/manifests/web.json", alone.stage.state);
+    fs::write(file, empty.to_string())?;
+    serve()?;
+    space.until("nothing to be left", 30, || {
+        ensure!(alone.curl(&["http://127.0.0.1:8080/"]).is_err(), "a page");
+        alone.stage.is_clear(&["alone0"])
+    })?;
+    alone.stop(Signal::TERM)
 }
