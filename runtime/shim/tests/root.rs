@@ -8,6 +8,9 @@
 mod attach;
 #[path = "root/canary.rs"]
 mod canary;
+#[cfg(target_arch = "x86_64")]
+#[path = "root/copy_up.rs"]
+mod copy_up;
 #[path = "root/corpus.rs"]
 mod corpus;
 #[cfg(target_arch = "x86_64")]

@@ -1,14 +1,15 @@
 //! A new tmpfs that begins with what it is to cover: runc's mount option `tmpcopyup`.
 //!
 //! What is copied is an image's: nothing of it is followed, opened or waited for but directories and regular files,
-//! each below the descriptor of its directory. How much it is, the size of the tmpfs limits.
+//! each below the descriptor of its directory. How much it is, the size of the tmpfs limits. Extended attributes stay
+//! behind, so that no file capability comes along.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Uid, chownat, fchmod, fchown, fstat, mkdirat,
-    openat, readlinkat, sendfile, statat, symlinkat,
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Uid, chownat, fchmod, fchown, fstat,
+    ftruncate, mkdirat, open, openat, readlinkat, seek, sendfile, statat, symlinkat,
 };
 use rustix::io::Errno;
 
@@ -62,17 +63,40 @@ fn entries(from: &OwnedFd, to: &OwnedFd, depth: usize) -> rustix::io::Result<()>
 }
 
 fn file(from: &OwnedFd, to: &OwnedFd, name: &CStr) -> rustix::io::Result<()> {
-    // Not to wait at a pipe, if it has become one.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let from = openat(from, name, flags, Mode::empty())?;
-    let stat = fstat(&from)?;
+    // Opened only when it is known what it is, and not to be exchanged any more: to open a device is to use it.
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = openat(from, name, flags, Mode::empty())?;
+    let stat = fstat(&found)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Ok(());
     }
+    let link = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let from = open(link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let to = openat(to, name, flags, Mode::RUSR | Mode::WUSR)?;
-    while sendfile(&to, &from, None, CHUNK)? > 0 {}
+    data(&from, &to, u64::try_from(stat.st_size).unwrap_or(0))?;
     keep_owner(&to, &stat)
+}
+
+/// Copies the first `size` bytes, however the file grows meanwhile; what is a hole stays one, and takes no memory.
+fn data(from: &OwnedFd, to: &OwnedFd, size: u64) -> rustix::io::Result<()> {
+    let mut at = 0;
+    while at < size {
+        at = match seek(from, SeekFrom::Data(at)) {
+            // Nothing but a hole is left, or somebody has cut it off.
+            Err(Errno::NXIO) => break,
+            found => found?,
+        };
+        let end = seek(from, SeekFrom::Hole(at))?.min(size);
+        seek(to, SeekFrom::Start(at))?;
+        while at < end {
+            let chunk = usize::try_from(end - at).map_or(CHUNK, |left| left.min(CHUNK));
+            if sendfile(to, from, Some(&mut at), chunk)? == 0 {
+                return ftruncate(to, size);
+            }
+        }
+    }
+    ftruncate(to, size)
 }
 
 /// The mode last: it loses bits with a change of the owner.

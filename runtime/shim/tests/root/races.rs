@@ -17,7 +17,7 @@ use crate::rig::{Pod, bind, mount, process, wait_for};
 /// How often by default.
 const ROUNDS: usize = 300;
 
-fn rounds() -> usize {
+pub(crate) fn rounds() -> usize {
     let asked = std::env::var("HANOK_RACES").ok();
     asked.and_then(|n| n.parse().ok()).unwrap_or(ROUNDS)
 }

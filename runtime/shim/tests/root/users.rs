@@ -357,6 +357,25 @@ fn root_what_cannot_be_is_refused_with_its_reason_and_leaves_nothing() {
 }
 
 #[test]
+fn root_a_copy_of_what_belongs_to_nobody_of_the_pod_is_nobodys() {
+    let users = Users::new();
+    let data = users.pod.path("layer/data");
+    fs::create_dir(&data).unwrap();
+    for (name, owner) in [("own", 7), ("foreign", 70_000)] {
+        let file = data.join(name);
+        fs::write(&file, "").unwrap();
+        chown(&file, Some(owner), Some(owner)).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o4755)).unwrap();
+    }
+    let mut spec = users.spec("c1", "stat -c '%u:%g %a' /data/own /data/foreign");
+    let options = vec![("size".to_owned(), "1m".to_owned())];
+    spec.mounts
+        .push(mount("/data", MountSource::CopyUp { options }, 0));
+    // Its set-id bit is worth nothing: nobody of the node has that number either.
+    assert_eq!(users.pod.output(&spec).1, "7:7 4755\n65534:65534 4755\n");
+}
+
+#[test]
 fn root_the_containers_first_process_dies_with_its_container() {
     let users = Users::new();
     let pid = users.pod.run(&users.spec("c1", "sleep 1000 & sleep 1000"));
