@@ -59,7 +59,8 @@ else
 endif
 
 # The root tests and the stories again, in machines with nothing but cgroup v2 (QEMU). TESTS and STORIES choose by words.
-# WHAT=telling leaves out what has little to do with cgroups, and is what `make test` runs. Last comes systemd, on v2 and v1.
+# WHAT=telling leaves out what has little to do with cgroups, and is what `make test` runs. Last come systemd, on v2 and v1, and
+# the kernel's security modules.
 test-v2: build cluster-programs
 ifeq ($(WHAT),telling)
 	e2e/v2/test.sh -chain:: -lease:: -masquerade:: -netns:: -pods:: -portmap::
@@ -70,6 +71,7 @@ else
 endif
 	e2e/v2/systemd.sh
 	e2e/v2/systemd.sh hybrid
+	e2e/v2/labels.sh
 
 # The validation programs of OCI's runtime-tools against `hanok oci` and Debian's runc, side by side. PROGRAMS="kill state"
 # runs only these.

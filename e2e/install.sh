@@ -29,6 +29,7 @@ for what in "$@"; do
     # Debian 12 has Linux 6.12, that of Debian 13, beside its own, which maps no ids of a tmpfs.
     v2)
         packages+=(qemu-system-x86 e2fsprogs binutils xz-utils busybox-static iproute2 nftables util-linux curl)
+        trees+=(target/v2/apparmor target/v2/checkpolicy)
         kernels+=("target/v2/linux linux-image-6.12-cloud-amd64 linux-image-cloud-amd64")
         ;;
     # Later ones have no memory controller on v1.

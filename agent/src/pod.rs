@@ -12,6 +12,7 @@
 
 pub mod actions;
 pub mod admit;
+pub mod app_armor;
 pub mod back_off;
 mod command;
 pub mod config;

@@ -69,20 +69,27 @@ pub fn image_path(pod_dir: &Path, volume: &str) -> Option<PathBuf> {
 /// Whether the volume at this path holds the contents of objects or of an image. Its plugin's directory says so; containers get
 /// such a volume read-only, whatever they ask for.
 pub fn holds_objects(path: &Path) -> bool {
-    let plugin = path
-        .parent()
-        .and_then(Path::file_name)
-        .and_then(|name| name.to_str());
+    is_pods_own(path) && plugin(path) != Some(gather::EMPTY_DIR)
+        || plugin(path) == Some(gather::IMAGE)
+}
+
+/// Whether the volume at this path was made for its pod, and nobody else has it.
+pub fn is_pods_own(path: &Path) -> bool {
     matches!(
-        plugin,
+        plugin(path),
         Some(
-            gather::CONFIG_MAP
+            gather::EMPTY_DIR
+                | gather::CONFIG_MAP
                 | gather::SECRET
                 | gather::DOWNWARD_API
                 | gather::PROJECTED
-                | gather::IMAGE
         )
     )
+}
+
+/// The directory of a volume's plugin.
+fn plugin(path: &Path) -> Option<&str> {
+    path.parent()?.file_name()?.to_str()
 }
 
 /// A name that is one plain component of a path.

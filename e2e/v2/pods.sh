@@ -28,9 +28,9 @@ result() {
 
 # An archive as `docker save` makes it.
 image_is_imported() {
-    mkdir -p "$work/layer/bin" "$work/layer/tmp" "$work/image"
+    mkdir -p "$work/layer/bin" "$work/layer/tmp" "$work/layer/mnt" "$work/layer/secret" "$work/image"
     cp /bin/busybox "$work/layer/bin/"
-    for name in sh cat tail sleep echo; do ln -s busybox "$work/layer/bin/$name"; done
+    for name in sh cat tail sleep echo true mount grep; do ln -s busybox "$work/layer/bin/$name"; done
     tar -C "$work/layer" -cf "$work/image/layer.tar" .
     digest=$(sha256sum "$work/image/layer.tar" | cut -d ' ' -f 1)
     cat >"$work/image/config.json" <<END

@@ -301,6 +301,9 @@ pub struct Mount {
     pub recursive_readonly: bool,
     /// Mount propagation.
     pub propagation: Propagation,
+    /// It is the pod's own and gets the SELinux label of its containers, with all that is in it.
+    #[serde(default)]
+    pub selinux_relabel: bool,
 }
 
 /// Mount propagation between host and container.
@@ -374,10 +377,12 @@ pub struct SecurityContext {
     pub no_new_privs: bool,
     /// seccomp.
     pub seccomp: SeccompProfile,
-    /// AppArmor profile; empty for none.
-    pub apparmor: String,
-    /// SELinux label; empty for none.
-    pub selinux: String,
+    /// AppArmor profile; when nothing is said, the default one where there is AppArmor.
+    #[serde(default)]
+    pub app_armor: Option<AppArmorProfile>,
+    /// Parts of the SELinux label.
+    #[serde(default)]
+    pub selinux_options: Option<SelinuxOptions>,
     /// procMount: Unmasked.
     pub proc_unmasked: bool,
     /// PID namespace when it differs from the sandbox's (ephemeral target).
@@ -394,6 +399,30 @@ pub enum SeccompProfile {
     Unconfined,
     /// An OCI profile in a file; absolute path.
     Localhost(PathBuf),
+}
+
+/// Parts of a SELinux label; what is empty is as for every container of the node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SelinuxOptions {
+    /// User.
+    pub user: String,
+    /// Role.
+    pub role: String,
+    /// Type.
+    pub type_: String,
+    /// Level with its categories; without one, the sandbox's own.
+    pub level: String,
+}
+
+/// Which AppArmor profile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AppArmorProfile {
+    /// The runtime's default profile; none for a privileged container.
+    RuntimeDefault,
+    /// None.
+    Unconfined,
+    /// One that the administrator has loaded, by its name.
+    Localhost(String),
 }
 
 /// Where a container is in its life (CRI ContainerState).

@@ -154,6 +154,7 @@ mod tests {
             stage: Stage::Made,
             ips: vec!["10.0.0.2".into()],
             pid: 7,
+            selinux_level: None,
         };
         let dir = run_dir.join("sandboxes").join(id("a"));
         std::fs::create_dir_all(dir.join("containers")).unwrap();

@@ -45,6 +45,9 @@ pub struct SandboxRecord {
     pub ips: Vec<String>,
     /// Holder of the namespaces, once started.
     pub pid: i32,
+    /// The SELinux level of its containers.
+    #[serde(default)]
+    pub selinux_level: Option<String>,
 }
 
 /// How far a sandbox is. What runs is not written here: it is observed.

@@ -6,7 +6,6 @@
 //! records, what runs in the shims, what ended in the exit records; memory only mirrors them.
 
 mod core;
-mod labels;
 mod open;
 pub(crate) mod record;
 mod registry;
@@ -30,6 +29,8 @@ use crate::api::{
 use crate::cgroup::{Cgroups, DriverKind, Warmth};
 use crate::container;
 use crate::container::rootfs::RootfsSource;
+use crate::lsm::app_armor::AppArmor;
+use crate::lsm::selinux::Selinux;
 use crate::oom::OomWatcher;
 use crate::sandbox::network::PodNetwork;
 use crate::sandbox::pause::PauseController;
@@ -113,11 +114,14 @@ impl Runtime {
             oom: OomWatcher::default(),
             stopped: CancellationToken::new(),
             host,
+            app_armor: AppArmor::look(),
+            selinux: Selinux::look(),
             users,
             controllers,
             doorbell: broadcast::channel(DOORBELL_BACKLOG).0,
         });
         open::compile_default_filter(&core);
+        open::load_default_profile(&core);
         let runtime = Runtime { core };
         open::adopt(&runtime.core)
             .await

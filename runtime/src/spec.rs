@@ -20,6 +20,7 @@ use oci_spec::runtime::{
 };
 
 use crate::api::{ContainerConfig, NamespaceMode, PodSandboxConfig};
+use crate::lsm::selinux::Labels;
 
 pub use order::{OrderInputs, order};
 
@@ -98,10 +99,10 @@ pub struct HostFacts {
     pub volumes: PathBuf,
     /// `/cgroup/parent/id`.
     pub cgroup: String,
-    /// The kernel enforces AppArmor profiles.
-    pub app_armor: bool,
-    /// The kernel enforces SELinux labels.
-    pub selinux: bool,
+    /// The AppArmor profile, which is loaded.
+    pub app_armor: Option<String>,
+    /// SELinux labels; none where it is not enabled.
+    pub labels: Labels,
 }
 
 /// The container's specification.
@@ -123,6 +124,7 @@ pub fn generate(
         .set_resources(None)
         .set_devices(Some(host.devices.clone()))
         .set_rootfs_propagation(mounts::rootfs_propagation(config))
+        .set_mount_label(host.labels.mount.clone())
         .set_masked_paths(Some(paths::masked(config, host)))
         .set_readonly_paths(Some(paths::readonly(config)));
 
@@ -157,7 +159,6 @@ fn process(
         .set_inheritable(Some(Default::default()))
         .set_ambient(Some(Default::default()));
 
-    let text = |value: &String| Some(value.clone()).filter(|value| !value.is_empty());
     let mut process = Process::default();
     process
         .set_terminal(Some(config.tty))
@@ -169,26 +170,9 @@ fn process(
         .set_rlimits(None)
         .set_no_new_privileges(Some(security.no_new_privs))
         .set_oom_score_adj(Some(config.resources.oom_score_adj))
-        .set_apparmor_profile(app_armor(config, host)?)
-        // Without SELinux a label means nothing, and pods that have one run all the same.
-        .set_selinux_label(text(&security.selinux).filter(|_| host.selinux));
+        .set_apparmor_profile(host.app_armor.clone())
+        .set_selinux_label(host.labels.process.clone());
     Ok(process)
-}
-
-/// The profile; none for a privileged container. Where nobody would enforce it there is no container.
-fn app_armor(config: &ContainerConfig, host: &HostFacts) -> Result<Option<String>, SpecError> {
-    let profile = &config.security.apparmor;
-    if profile.is_empty() || config.security.privileged {
-        return Ok(None);
-    }
-    if !host.app_armor {
-        return Err(SpecError::Invalid {
-            field: "AppArmor profile",
-            value: profile.clone(),
-            reason: "AppArmor is not enabled on the host",
-        });
-    }
-    Ok(Some(profile.clone()))
 }
 
 /// The PID namespace that a container is to have: its own wish, else the sandbox's.

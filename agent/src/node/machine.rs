@@ -70,13 +70,6 @@ pub fn look(storage: &Path) -> Machine {
     }
 }
 
-/// Whether the kernel enforces AppArmor profiles.
-pub fn has_app_armor() -> bool {
-    let enabled = fs::read_to_string("/sys/module/apparmor/parameters/enabled");
-    enabled.is_ok_and(|text| text.trim_start().starts_with('Y'))
-        && Path::new("/sys/kernel/security/apparmor").exists()
-}
-
 /// The name of this host.
 pub fn hostname() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname")

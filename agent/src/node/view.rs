@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use hanok_runtime::lsm::app_armor;
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::watch;
 
-use super::machine;
 use super::status::{self, Facts};
 use crate::pod::admit::{NodeView, Placement};
 use crate::pod::settings::Admission;
@@ -29,7 +29,7 @@ impl Admission for ClusterNode {
         NodeView {
             placement: Some(placement(&self.facts, node.as_deref())),
             unsafe_sysctls: self.unsafe_sysctls.clone(),
-            app_armor: machine::has_app_armor(),
+            app_armor: app_armor::is_enabled(),
             features: status::declared_features(),
         }
     }

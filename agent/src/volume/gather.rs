@@ -11,6 +11,8 @@ use crate::quantity::Amount;
 use crate::sinks::{ObjectError, Objects, TokenRequest};
 use std::sync::Arc;
 
+/// Directory of volumes that begin empty.
+pub(super) const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
 /// Directory of volumes from ConfigMaps.
 pub(super) const CONFIG_MAP: &str = "kubernetes.io~configmap";
 /// Directory of volumes from Secrets.

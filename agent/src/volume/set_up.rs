@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::fs::{self, FsError};
-use super::gather::Plan;
+use super::gather::{EMPTY_DIR, Plan};
 use super::payload::Files;
 use super::{atomic, error, host_path};
 use crate::sinks::{MountedVolumes, VolumeError};
@@ -43,12 +43,12 @@ fn one(volumes: &Path, name: &str, plan: &Plan, group: Option<u32>) -> Result<Pa
     match plan {
         Plan::HostPath(path, kind) => host_path::prepare(path, kind).map(|()| path.clone()),
         Plan::EmptyDir => {
-            let parent = volumes.join("kubernetes.io~empty-dir");
+            let parent = volumes.join(EMPTY_DIR);
             empty_dir(&parent, name, group).map_err(story)?;
             Ok(parent.join(name))
         }
         Plan::Memory(bytes) => {
-            let parent = volumes.join("kubernetes.io~empty-dir");
+            let parent = volumes.join(EMPTY_DIR);
             memory_dir(&parent, name, *bytes, group).map_err(story)?;
             Ok(parent.join(name))
         }

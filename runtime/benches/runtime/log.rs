@@ -86,6 +86,7 @@ async fn hanok(pod: &Pod, data: &Path) -> Throughput {
         readonly: true,
         recursive_readonly: false,
         propagation: Propagation::Private,
+        selinux_relabel: false,
     });
     let shim = pod.shim();
     let before = cpu(shim);

@@ -75,5 +75,5 @@ fn mount(scratch: &Path) -> Result<()> {
     let users = users::make(&host, &TRIED)?;
     unshare(ns::MNT).doing(|| "make a mount namespace")?;
     crate::start_container::receive_only()?;
-    rootfs(&users, &overlay, &host.rootfs_mount).map(drop)
+    rootfs(&users, &overlay, None, &host.rootfs_mount).map(drop)
 }

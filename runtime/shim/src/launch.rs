@@ -59,6 +59,8 @@ pub struct CreateOrder {
     pub start_hooks: Vec<Hook>,
     /// How many descriptors from 3 on the process keeps.
     pub preserved_fds: u32,
+    /// SELinux label for every file of what is mounted; not of its root filesystem, which exists.
+    pub mount_label: Option<String>,
 }
 
 /// How a user namespace maps ids.

@@ -85,6 +85,14 @@ pub enum Request {
     /// container and exec of this shim run in it, it owns their other namespaces, and layers and bind mounts that
     /// ask for `MOUNT_ATTR_IDMAP` are shown through its mapping. Reply: [`Reply::Ok`].
     MakeUserNamespace(UserNamespace),
+    /// [`Request::StartContainer`], with a SELinux label for every file of what is mounted for the container: its root
+    /// filesystem, tmpfs, devpts, mqueue, and /dev/shm.
+    StartLabelled {
+        /// The container.
+        spec: Box<ContainerSpec>,
+        /// The label.
+        label: String,
+    },
 }
 
 /// A pod's user namespace: users and groups from 0 on are those from `host_id` on outside.

@@ -234,7 +234,10 @@ impl Shim {
                 "protocol version {version} is not {VERSION}, which this shim speaks"
             ))),
             Request::StartSandbox(spec) => self.start_sandbox(&spec),
-            Request::StartContainer(spec) => self.start_container(key, *spec),
+            Request::StartContainer(spec) => self.start_container(key, *spec, None),
+            Request::StartLabelled { spec, label } => {
+                self.start_container(key, *spec, Some(&label))
+            }
             Request::Exec(spec) => self.exec(key, *spec, fds),
             Request::Kill { id, signal, all } => self.kill(&id, signal, all),
             Request::Resize { id, rows, cols } => self.resize(&id, rows, cols),

@@ -45,13 +45,14 @@ impl Shim {
         &mut self,
         connection: u64,
         spec: ContainerSpec,
+        label: Option<&str>,
     ) -> Result<Outcome> {
         check(&spec)?;
         if self.containers.values().any(|c| c.id == spec.id) {
             let message = format!("container {:?} exists already", spec.id);
             return Err(Failure::new(FailureKind::Exists, message));
         }
-        self.make_shm(&spec)?;
+        self.make_shm(&spec, label)?;
         let (mut io, stdio) = open_io(self, &spec)?;
         let cgroups = Cgroups::new(&spec.cgroups);
         let entry = cgroups.entry()?;
@@ -67,6 +68,7 @@ impl Shim {
                 users: self.users.as_ref(),
                 sandbox: self.sandbox.as_ref(),
                 spec: &spec,
+                label,
                 line: &child_line,
                 bundle: None,
             };
@@ -152,13 +154,13 @@ impl Shim {
         cloned
     }
 
-    fn make_shm(&mut self, spec: &ContainerSpec) -> Result<()> {
+    fn make_shm(&mut self, spec: &ContainerSpec, label: Option<&str>) -> Result<()> {
         let size = spec.mounts.iter().find_map(|mount| match mount.source {
             MountSource::Shm { size } => Some(size),
             _ => None,
         });
         if let (Some(size), None) = (size, &self.shm) {
-            self.shm = Some(shm::make(&self.host, self.users.as_ref(), size)?);
+            self.shm = Some(shm::make(&self.host, self.users.as_ref(), size, label)?);
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use tracing::{Instrument, info_span};
 use super::rootfs::RootfsImage;
 use super::{Container, ContainerRecord, Phase, devices, propagation, record_file, spec_file};
 use crate::api::{ContainerConfig, ContainerId, Error, Result, SandboxId, SandboxState};
+use crate::lsm::selinux::{self, Labels};
 use crate::sandbox::{Sandbox, hostname_file};
 use crate::service::{Core, chain, child_cgroup, record};
 use crate::spec::{self, HostFacts, ImageFacts, mounts};
@@ -92,7 +93,11 @@ fn blank(id: &ContainerId, sandbox: &Sandbox, config: &ContainerConfig) -> Conta
 async fn make(core: &Arc<Core>, container: &Container, config: ContainerConfig) -> Result<()> {
     let image = image(core, &config).await?;
     check_filter(core, &config).await?;
-    let spec = generate(core, container, &config, &image.facts)?;
+    let app_armor = core.app_armor.profile(&config.security).await;
+    let app_armor = app_armor.map_err(|error| Error::Create(chain(&error)))?;
+    let labels = labels(core, container, &config)?;
+    let mount_label = labels.mount.clone();
+    let spec = generate(core, container, &config, &image.facts, (app_armor, labels))?;
     prepare_log(container)?;
     prepare_sources(&config)?;
     propagation::check(&config.mounts).map_err(Error::Create)?;
@@ -108,6 +113,9 @@ async fn make(core: &Arc<Core>, container: &Container, config: ContainerConfig) 
         .map_err(|error| Error::Create(format!("cannot prepare the root filesystem: {error}")))?;
     make_volumes(&core.layout.volumes(&container.id), &image.facts, &rootfs)
         .map_err(|error| files(&error))?;
+    if let Some(label) = mount_label {
+        relabel(core, container, &config, label).await?;
+    }
     record::write(&spec_file(&container.dir), &spec).map_err(|error| files(&error))?;
     container
         .update(|record| {
@@ -179,6 +187,7 @@ fn generate(
     container: &Container,
     config: &ContainerConfig,
     image: &ImageFacts,
+    (app_armor, labels): (Option<String>, Labels),
 ) -> Result<oci_spec::runtime::Spec> {
     let sandbox = container.sandbox.record();
     let devices = devices::resolve(config).map_err(|error| Error::Create(chain(&error)))?;
@@ -193,11 +202,47 @@ fn generate(
         devices: devices.nodes,
         volumes: core.layout.volumes(&container.id),
         cgroup: format!("/{cgroup}"),
-        app_armor: core.host.labels.app_armor,
-        selinux: core.host.labels.selinux,
+        app_armor,
+        labels,
     };
     spec::generate(&sandbox.config, config, image, &host)
         .map_err(|error| Error::Create(error.to_string()))
+}
+
+/// The container's SELinux labels; none without SELinux, where a label means nothing and pods that have one run all the
+/// same.
+fn labels(core: &Core, container: &Container, config: &ContainerConfig) -> Result<Labels> {
+    let Some(selinux) = &core.selinux else {
+        return Ok(Labels::default());
+    };
+    let level = container.sandbox.record().selinux_level;
+    let (options, privileged) = (&config.security.selinux_options, config.security.privileged);
+    selinux
+        .labels(options.as_ref(), level.as_deref(), privileged)
+        .map_err(|error| Error::Create(chain(&error)))
+}
+
+/// Gives the label to what is the pod's own on the node: volumes, those of the image, the host name.
+async fn relabel(
+    core: &Core,
+    container: &Container,
+    config: &ContainerConfig,
+    label: String,
+) -> Result<()> {
+    let of_pod = config.mounts.iter().filter(|mount| mount.selinux_relabel);
+    let mut paths: Vec<PathBuf> = of_pod.map(|mount| mount.host_path.clone()).collect();
+    paths.push(hostname_file(&container.sandbox.dir));
+    let volumes = core.layout.volumes(&container.id);
+    paths.extend(volumes.exists().then_some(volumes));
+    let done = tokio::task::spawn_blocking(move || {
+        paths
+            .iter()
+            .try_for_each(|path| selinux::relabel(path, &label))
+    });
+    match done.await {
+        Ok(done) => done.map_err(|error| Error::Create(chain(&error))),
+        Err(error) => Err(Error::Internal(format!("relabel: {error}"))),
+    }
 }
 
 /// The log file's directory. The file itself is the shim's.

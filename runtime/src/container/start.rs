@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use hanok_shim::protocol::{ContainerSpec, FailureKind, Request};
+use hanok_shim::protocol::{FailureKind, Request};
+use oci_spec::runtime::Spec;
 use tracing::{Instrument, info_span};
 
 use super::{Container, Phase, StartFailure, create, devices, identity, spec_file};
@@ -70,7 +71,7 @@ async fn launch(core: &Arc<Core>, container: &Container) -> Result<i32, StartFai
         .update(|record| record.started_at = Some(SystemTime::now()))
         .map_err(|error| failure(format!("cannot record the start: {error}")))?;
     let (order, cgroup) = prepare(core, container).await?;
-    let started = shim.start(&Request::StartContainer(Box::new(order))).await;
+    let started = shim.start(&order).await;
     cgroup.release();
     started.map_err(|error| match error {
         shim_client::ShimError::Failed {
@@ -85,7 +86,7 @@ async fn launch(core: &Arc<Core>, container: &Container) -> Result<i32, StartFai
 async fn prepare(
     core: &Arc<Core>,
     container: &Container,
-) -> Result<(ContainerSpec, Prepared), StartFailure> {
+) -> Result<(Request, Prepared), StartFailure> {
     let other = |error: &(dyn std::error::Error + 'static)| failure(chain(error));
     let record = container.record();
     let cgroup = container.cgroup();
@@ -112,7 +113,7 @@ async fn prepare(
                 .map_err(|error| other(&error))?
         }
     };
-    let spec = record::read(&spec_file(&container.dir)).map_err(|error| other(&error))?;
+    let spec: Spec = record::read(&spec_file(&container.dir)).map_err(|error| other(&error))?;
     let log = container.log_path();
     let inputs = OrderInputs {
         id: container.id.as_str(),
@@ -126,8 +127,16 @@ async fn prepare(
         cgroups: prepared.directories.iter().map(|dir| text(dir)).collect(),
         log: (!record.config.log_path.as_os_str().is_empty()).then_some(log.as_path()),
     };
-    let order = order(&spec, inputs).map_err(|error| other(&error))?;
-    Ok((order, prepared))
+    let order = Box::new(order(&spec, inputs).map_err(|error| other(&error))?);
+    let label = spec
+        .linux()
+        .as_ref()
+        .and_then(|linux| linux.mount_label().clone());
+    let request = match label {
+        Some(label) => Request::StartLabelled { spec: order, label },
+        None => Request::StartContainer(order),
+    };
+    Ok((request, prepared))
 }
 
 /// Process id of the container whose PID namespace is joined; it must be of the same pod.

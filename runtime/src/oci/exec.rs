@@ -211,6 +211,7 @@ fn changed(mut process: protocol::Process, options: &ExecOptions) -> Result<prot
     }
     process.no_new_privileges |= options.no_new_privs;
     process.apparmor = options.apparmor.clone().or(process.apparmor);
+    process::check_label(options.selinux.is_some(), "--process-label")?;
     process.selinux = options.selinux.clone().or(process.selinux);
     Ok(process)
 }

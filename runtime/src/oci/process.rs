@@ -5,6 +5,7 @@ use oci_spec::runtime::{PosixRlimit, PosixRlimitType, Process};
 
 use super::bundle::Sets;
 use super::{OciError, Result};
+use crate::lsm::{app_armor, selinux};
 use crate::seccomp::Filter;
 
 /// File mode creation mask when none is given.
@@ -16,6 +17,7 @@ pub(super) fn process(
     sets: &Sets,
     filter: Option<&Filter>,
 ) -> Result<protocol::Process> {
+    check_enforced(given)?;
     let user = given.user();
     let text = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
     Ok(protocol::Process {
@@ -39,6 +41,28 @@ pub(super) fn process(
         apparmor: text(given.apparmor_profile()),
         selinux: text(given.selinux_label()),
     })
+}
+
+/// What nobody would enforce is not taken: without a policy, the kernel takes any label and does nothing.
+fn check_enforced(given: &Process) -> Result<()> {
+    let is_given = |value: &Option<String>| value.as_ref().is_some_and(|value| !value.is_empty());
+    check_label(is_given(given.selinux_label()), "process.selinuxLabel")?;
+    match is_given(given.apparmor_profile()) && !app_armor::is_in_kernel() {
+        true => Err(OciError::Config(
+            "process.apparmorProfile is given, but AppArmor is not enabled on this machine".into(),
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Refuses a label that is given where there is no SELinux.
+pub(super) fn check_label(given: bool, name: &str) -> Result<()> {
+    match given && !selinux::is_enabled() {
+        true => Err(OciError::Config(format!(
+            "{name} is given, but SELinux is not enabled on this machine"
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// A user by numbers alone.

@@ -41,6 +41,8 @@ pub(super) fn order(bundle: &Bundle, inputs: Inputs<'_>) -> Result<CreateOrder> 
     if linux.intel_rdt().is_some() {
         return Err(OciError::Config("linux.intelRdt is not supported".into()));
     }
+    let mount_label = named(linux.mount_label());
+    process::check_label(mount_label.is_some(), "linux.mountLabel")?;
     let container = ContainerSpec {
         id: inputs.record.id.clone(),
         state_dir: text(&inputs.record.dir),
@@ -75,6 +77,7 @@ pub(super) fn order(bundle: &Bundle, inputs: Inputs<'_>) -> Result<CreateOrder> 
         create_hooks: inputs.create_hooks,
         start_hooks: inputs.start_hooks,
         preserved_fds: inputs.preserved_fds,
+        mount_label,
     })
 }
 

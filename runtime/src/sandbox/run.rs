@@ -42,6 +42,7 @@ pub(crate) async fn run(core: &Arc<Core>, config: PodSandboxConfig) -> Result<Po
         stage: Stage::Making,
         ips: Vec::new(),
         pid: 0,
+        selinux_level: core.new_level(&id),
     };
     let dir = core.layout.sandbox(&id);
     record::create_private_dir(&dir)

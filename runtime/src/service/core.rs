@@ -8,12 +8,13 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use super::chain;
-use super::labels::Labels;
 use super::registry::Registry;
 use super::users::UserSupport;
 use crate::api::{ContainerId, Error, NamespaceMode, PodSandboxConfig, PodUid, Result, SandboxId};
 use crate::cgroup::{self, Cgroups, Warmth};
 use crate::container::rootfs::RootfsSource;
+use crate::lsm::app_armor::AppArmor;
+use crate::lsm::selinux::{self, Selinux};
 use crate::oom::OomWatcher;
 use crate::sandbox::network::PodNetwork;
 use crate::sandbox::{SandboxController, SandboxRecord};
@@ -65,6 +66,9 @@ pub(crate) struct Core {
     /// Cancelled when the runtime is dropped: ends the tasks that follow shims.
     pub(crate) stopped: CancellationToken,
     pub(crate) host: Host,
+    pub(crate) app_armor: AppArmor,
+    /// None where it is not enabled.
+    pub(crate) selinux: Option<Selinux>,
     pub(crate) users: UserSupport,
     pub(super) controllers: BTreeMap<String, Arc<dyn SandboxController>>,
     pub(super) doorbell: broadcast::Sender<PodUid>,
@@ -76,7 +80,6 @@ pub(crate) struct Host {
     pub(crate) hostname: String,
     pub(crate) capabilities: u64,
     pub(crate) extra_masked_paths: Vec<String>,
-    pub(crate) labels: Labels,
 }
 
 impl Core {
@@ -97,6 +100,17 @@ impl Core {
     pub(crate) fn ring(&self, pod: &PodUid) {
         // Nobody may be listening.
         let _ = self.doorbell.send(pod.clone());
+    }
+
+    /// A SELinux level that no other sandbox has; none without SELinux.
+    pub(crate) fn new_level(&self, id: &SandboxId) -> Option<String> {
+        self.selinux.as_ref()?;
+        let sandboxes = self.registry.sandboxes();
+        let taken = |level: &str| {
+            let has = |record: &mut SandboxRecord| record.selinux_level.as_deref() == Some(level);
+            sandboxes.iter().any(|sandbox| sandbox.with_record(has))
+        };
+        Some(selinux::new_level(id.as_str(), taken))
     }
 
     /// Host name inside the pod: its own, or the node's for pods in the node's network.

@@ -11,7 +11,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::labels::Labels;
 use super::record::{Unseen, seen};
 use super::{Core, Host, chain, child_cgroup, file_name, is_id, record};
 use crate::api::{SandboxId, SeccompProfile};
@@ -49,7 +48,6 @@ pub(super) fn host() -> io::Result<Host> {
         hostname: hostname.trim_end().to_owned(),
         capabilities: capabilities::held(&status),
         extra_masked_paths,
-        labels: Labels::look(),
     })
 }
 
@@ -65,6 +63,12 @@ pub(super) fn compile_default_filter(core: &Arc<Core>) {
             );
         }
     });
+}
+
+/// Loads the AppArmor profile that nearly every container has, aside: it takes some 100 ms, once in the life of a node.
+pub(super) fn load_default_profile(core: &Arc<Core>) {
+    let core = core.clone();
+    tokio::spawn(async move { core.app_armor.prepare().await });
 }
 
 /// Adopts every sandbox on disk, and takes back what none of them owns.

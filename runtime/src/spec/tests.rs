@@ -37,8 +37,8 @@ fn host() -> HostFacts {
         devices: vec![],
         volumes: "/var/lib/hanok/volumes/c".into(),
         cgroup: "/kubepods/podu/c".into(),
-        app_armor: true,
-        selinux: true,
+        app_armor: None,
+        labels: Labels::default(),
     }
 }
 
@@ -233,6 +233,7 @@ fn volume(path: &str) -> Mount {
         readonly: false,
         recursive_readonly: false,
         propagation: Propagation::Private,
+        selinux_relabel: false,
     }
 }
 
@@ -350,39 +351,21 @@ fn broken_config_json_is_an_error() {
 }
 
 #[test]
-fn a_profile_that_nobody_enforces_is_an_error_and_a_label_is_left_out() {
-    let mut config = ContainerConfig {
-        security: SecurityContext {
-            apparmor: "local".into(),
-            selinux: "u:r:t:s0".into(),
-            ..SecurityContext::default()
+fn profile_and_labels_are_the_nodes() {
+    let host = HostFacts {
+        app_armor: Some("local".into()),
+        labels: Labels {
+            process: Some("u:r:t:s0".into()),
+            mount: Some("u:r:f:s0".into()),
         },
-        ..ContainerConfig::default()
-    };
-    let with = |config: &ContainerConfig, host: &HostFacts| {
-        let spec = generate(&sandbox(), config, &image(), host)?;
-        let process = spec.process().clone().unwrap();
-        Ok((
-            process.apparmor_profile().clone(),
-            process.selinux_label().clone(),
-        ))
-    };
-    let set = (Some("local".to_owned()), Some("u:r:t:s0".to_owned()));
-    assert_eq!(with(&config, &host()), Ok(set));
-    let bare = HostFacts {
-        app_armor: false,
-        selinux: false,
         ..host()
     };
-    let error: SpecError = with(&config, &bare).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("AppArmor is not enabled on the host"),
-        "{error}"
-    );
-    config.security.apparmor.clear();
-    assert_eq!(with(&config, &bare), Ok((None, None)));
+    let spec = generate(&sandbox(), &ContainerConfig::default(), &image(), &host).unwrap();
+    let process = spec.process().clone().unwrap();
+    assert_eq!(process.apparmor_profile().as_deref(), Some("local"));
+    assert_eq!(process.selinux_label().as_deref(), Some("u:r:t:s0"));
+    let linux = spec.linux().clone().unwrap();
+    assert_eq!(linux.mount_label().as_deref(), Some("u:r:f:s0"));
 }
 
 #[test]

@@ -194,6 +194,7 @@ async fn root_volumes_and_a_read_only_root_are_as_asked() {
         readonly,
         recursive_readonly: false,
         propagation: Propagation::Private,
+        selinux_relabel: false,
     };
     let script = "touch /data/a && echo data; touch /shared/b && echo shared; touch /ro/c 2>&1;
         cat /etc/one; touch /x 2>&1; touch /dev/shm/y && echo shm";

@@ -28,6 +28,7 @@ async fn root_a_set_user_id_program_gains_nothing_without_privilege_escalation()
         recursive_readonly: false,
         propagation: Propagation::Private,
         sub_path: String::new(),
+        selinux_relabel: false,
     }];
     config.security.run_as_user = Some(1000);
     let (_, text) = rig.output(&sandbox, config.clone()).await;

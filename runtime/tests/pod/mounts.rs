@@ -18,6 +18,7 @@ pub(crate) fn volume(rig: &Rig, at: &str, from: &str) -> Mount {
         readonly: false,
         recursive_readonly: false,
         propagation: Propagation::Private,
+        selinux_relabel: false,
     }
 }
 

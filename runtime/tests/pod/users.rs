@@ -57,6 +57,7 @@ async fn root_pod_has_users_of_its_own_and_a_new_agent_adopts_it() {
         readonly: false,
         recursive_readonly: false,
         propagation: Propagation::Private,
+        selinux_relabel: false,
     }];
     let id = rig.start(&sandbox.id, config).await;
     let pid = rig.status(&id).await.pid;

@@ -9,6 +9,7 @@ use anyhow::Context;
 use hanok_cni::{BuiltIn, Config, Options as NetworkOptions, Source};
 use hanok_runtime::api::RuntimeService;
 use hanok_runtime::cgroup::{CgroupError, Cgroups, DriverKind};
+use hanok_runtime::lsm::app_armor;
 use hanok_runtime::registry::RegistryConfig;
 use tracing::warn;
 use tracing_subscriber::layer::SubscriberExt;
@@ -217,7 +218,7 @@ impl CgroupsAbove {
 /// Any pod that can run here may: there is no other node.
 fn admission() -> NodeView {
     NodeView {
-        app_armor: machine::has_app_armor(),
+        app_armor: app_armor::is_enabled(),
         features: status::declared_features(),
         ..NodeView::default()
     }

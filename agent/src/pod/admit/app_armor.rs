@@ -3,27 +3,13 @@
 use k8s_openapi::api::core::v1::{AppArmorProfile, Pod};
 
 use super::failure;
+use crate::pod::app_armor::{ANNOTATION, UNCONFINED, profile};
 use crate::pod::spec;
 use crate::pod::status::Failure;
 
-/// Prefix of the annotations that named profiles before there was a field.
-const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
-
 /// Refuses a pod with a profile on a node without AppArmor, and a profile without a name.
 pub(super) fn check(pod: &Pod, enforced: bool) -> Result<(), Failure> {
-    let of_pod = spec::spec(pod)
-        .and_then(|spec| spec.security_context.as_ref())
-        .and_then(|security| security.app_armor_profile.clone());
-    let of_containers = spec::all_containers(pod)
-        .into_iter()
-        .filter_map(|(_, container)| container.security_context?.app_armor_profile);
-    let profiles: Vec<AppArmorProfile> = of_pod.into_iter().chain(of_containers).collect();
-    let annotations = pod.metadata.annotations.iter().flatten();
-    let annotated = annotations
-        .filter(|(key, _)| key.starts_with(ANNOTATION))
-        .any(|(_, value)| value != "unconfined");
-    let confined = |profile: &AppArmorProfile| profile.type_ != "Unconfined";
-    if !annotated && !profiles.iter().any(confined) {
+    if !is_required(pod) {
         return Ok(());
     }
     let refuse = |why: &str| failure("AppArmor", format!("Cannot enforce AppArmor: {why}"));
@@ -34,8 +20,38 @@ pub(super) fn check(pod: &Pod, enforced: bool) -> Result<(), Failure> {
         let name = profile.localhost_profile.as_deref().unwrap_or_default();
         profile.type_ == "Localhost" && name.trim().is_empty()
     };
-    if profiles.iter().any(nameless) {
-        return Err(refuse("invalid empty AppArmor profile name"));
+    let mut effective = spec::all_containers(pod)
+        .into_iter()
+        .filter_map(|(_, container)| profile(pod, &container));
+    match effective.find(nameless) {
+        None => Ok(()),
+        Some(profile) => Err(refuse(&format!(
+            "invalid empty AppArmor profile name: {:?}",
+            in_go(&profile)
+        ))),
     }
-    Ok(())
+}
+
+/// Whether anything but Unconfined is said anywhere.
+fn is_required(pod: &Pod) -> bool {
+    let of_pod = spec::spec(pod)
+        .and_then(|spec| spec.security_context.as_ref())
+        .and_then(|security| security.app_armor_profile.clone());
+    let of_containers = spec::all_containers(pod)
+        .into_iter()
+        .filter_map(|(_, container)| container.security_context?.app_armor_profile);
+    let mut profiles = of_pod.into_iter().chain(of_containers);
+    let mut annotations = pod.metadata.annotations.iter().flatten();
+    profiles.any(|profile| profile.type_ != "Unconfined")
+        || annotations.any(|(key, value)| key.starts_with(ANNOTATION) && value != UNCONFINED)
+}
+
+/// As a kubelet writes a profile into a message.
+fn in_go(profile: &AppArmorProfile) -> String {
+    let name = match &profile.localhost_profile {
+        Some(name) => format!("*{name}"),
+        None => "nil".to_owned(),
+    };
+    let type_ = &profile.type_;
+    format!("&AppArmorProfile{{Type:{type_},LocalhostProfile:{name},}}")
 }

@@ -482,7 +482,8 @@ fn profiles_need_a_kernel_that_enforces_them() {
         (
             json!({"type": "Localhost", "localhostProfile": " "}),
             true,
-            "AppArmor: Cannot enforce AppArmor: invalid empty AppArmor profile name",
+            "AppArmor: Cannot enforce AppArmor: invalid empty AppArmor profile name: \
+             \"&AppArmorProfile{Type:Localhost,LocalhostProfile:* ,}\"",
         ),
     ];
     for (profile, app_armor, want) in table {

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, VolumeMount};
 
 use crate::env::expand::expand;
 use crate::sinks::MountedVolumes;
-use crate::volume::{holds_objects, sub_path};
+use crate::volume::{holds_objects, is_pods_own, sub_path};
 
 /// Where the container's volumes go. The error is what the user reads.
 pub fn volume_mounts(
@@ -70,6 +70,7 @@ fn volume_mount(
             Some("Bidirectional") => Propagation::Bidirectional,
             _ => Propagation::Private,
         },
+        selinux_relabel: is_pods_own(volume),
     })
 }
 
@@ -133,6 +134,7 @@ mod tests {
             readonly: true,
             recursive_readonly: true,
             propagation: Propagation::HostToContainer,
+            selinux_relabel: false,
         };
         assert_eq!(mount, Ok(want));
         assert!(

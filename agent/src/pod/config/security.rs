@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
-use hanok_runtime::api::{NamespaceMode, SeccompProfile, SecurityContext};
+use hanok_runtime::api::{
+    AppArmorProfile, NamespaceMode, SeccompProfile, SecurityContext, SelinuxOptions,
+};
 use k8s_openapi::api::core::v1::{self, Container, Pod, PodSecurityContext, SELinuxOptions};
 
-use crate::pod::spec;
+use crate::pod::{app_armor, spec};
 
 /// What the mapping needs beside the specification.
 #[derive(Debug, Clone, Copy)]
@@ -53,10 +55,6 @@ pub fn security_context(
         );
     }
     let capabilities = own.capabilities.as_ref();
-    let apparmor = own
-        .app_armor_profile
-        .as_ref()
-        .or(of_pod.app_armor_profile.as_ref());
     Ok(SecurityContext {
         privileged,
         run_as_user,
@@ -83,18 +81,14 @@ pub fn security_context(
                 context,
             )?
         },
-        apparmor: match apparmor {
-            Some(profile) if profile.type_ == "Localhost" && !privileged => {
-                profile.localhost_profile.clone().unwrap_or_default()
-            }
-            _ => String::new(),
-        },
-        selinux: own
+        app_armor: app_armor::profile(pod, container)
+            .map(app_armor_profile)
+            .transpose()?,
+        selinux_options: own
             .se_linux_options
             .as_ref()
             .or(of_pod.se_linux_options.as_ref())
-            .map(selinux_label)
-            .unwrap_or_default(),
+            .map(selinux_options),
         proc_unmasked,
         pid: None::<NamespaceMode>,
     })
@@ -169,15 +163,28 @@ fn seccomp(
     }
 }
 
-/// `user:role:type:level`; what the pod leaves out is as for every container.
-fn selinux_label(options: &SELinuxOptions) -> String {
-    let given = [&options.user, &options.role, &options.type_, &options.level];
-    let usual = ["system_u", "system_r", "container_t", "s0"];
-    let parts = given.into_iter().zip(usual).map(|(given, usual)| {
-        let given = given.as_deref().filter(|part| !part.is_empty());
-        given.unwrap_or(usual)
-    });
-    parts.collect::<Vec<_>>().join(":")
+/// The AppArmor profile.
+fn app_armor_profile(profile: v1::AppArmorProfile) -> Result<AppArmorProfile, String> {
+    match profile.type_.as_str() {
+        "RuntimeDefault" => Ok(AppArmorProfile::RuntimeDefault),
+        "Unconfined" => Ok(AppArmorProfile::Unconfined),
+        "Localhost" => profile
+            .localhost_profile
+            .map(AppArmorProfile::Localhost)
+            .ok_or_else(|| "missing localhost apparmor profile name".to_owned()),
+        other => Err(format!("unknown apparmor profile type: {other:?}")),
+    }
+}
+
+/// Parts of the SELinux label.
+fn selinux_options(options: &SELinuxOptions) -> SelinuxOptions {
+    let part = |part: &Option<String>| part.clone().unwrap_or_default();
+    SelinuxOptions {
+        user: part(&options.user),
+        role: part(&options.role),
+        type_: part(&options.type_),
+        level: part(&options.level),
+    }
 }
 
 #[cfg(test)]
@@ -309,18 +316,40 @@ mod tests {
     }
 
     #[test]
-    fn a_label_is_whole_whatever_the_pod_leaves_out() {
-        let label = |options: Value| {
-            let own = json!({"seLinuxOptions": options});
-            mapped(json!({}), own, "").map(|context| context.selinux)
+    fn the_containers_selinux_options_replace_the_pods_as_a_whole() {
+        let mapped = |of_pod: Value, own: Value| {
+            let of_pod = json!({"seLinuxOptions": of_pod});
+            let own = json!({"seLinuxOptions": own});
+            let context = mapped(of_pod, own, "").expect("a context");
+            let options = context.selinux_options?;
+            Some([options.user, options.role, options.type_, options.level])
         };
-        let level = json!({"level": "s0:c1,c2"});
-        assert_eq!(
-            label(level),
-            Ok("system_u:system_r:container_t:s0:c1,c2".into())
-        );
+        let level = || json!({"level": "s0:c1,c2"});
         let all = json!({"user": "u", "role": "r", "type": "t", "level": "s1"});
-        assert_eq!(label(all), Ok("u:r:t:s1".into()));
+        assert_eq!(mapped(Value::Null, Value::Null), None);
+        let want = ["", "", "", "s0:c1,c2"].map(str::to_owned);
+        assert_eq!(mapped(level(), Value::Null), Some(want.clone()));
+        assert_eq!(mapped(all.clone(), level()), Some(want));
+        let want = ["u", "r", "t", "s1"].map(str::to_owned);
+        assert_eq!(mapped(level(), all), Some(want));
+    }
+
+    #[test]
+    fn an_app_armor_profile_is_what_its_type_says() {
+        let asked = |profile: Value| {
+            let own = json!({"privileged": true, "appArmorProfile": profile});
+            mapped(json!({}), own, "").map(|context| context.app_armor)
+        };
+        assert_eq!(asked(Value::Null), Ok(None));
+        let local = json!({"type": "Localhost", "localhostProfile": "mine"});
+        let mine = AppArmorProfile::Localhost("mine".into());
+        assert_eq!(asked(local), Ok(Some(mine)));
+        let default = json!({"type": "RuntimeDefault"});
+        assert_eq!(asked(default), Ok(Some(AppArmorProfile::RuntimeDefault)));
+        let none = json!({"type": "Unconfined"});
+        assert_eq!(asked(none), Ok(Some(AppArmorProfile::Unconfined)));
+        assert!(asked(json!({"type": "Localhost"})).is_err());
+        assert!(asked(json!({"type": "Odd"})).is_err());
     }
 
     #[test]

@@ -350,6 +350,7 @@ impl Files {
                 readonly: false,
                 recursive_readonly: false,
                 propagation: api::Propagation::Private,
+                selinux_relabel: true,
             });
             Ok::<(), String>(())
         };

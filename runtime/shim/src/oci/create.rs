@@ -126,6 +126,7 @@ pub(super) fn create(caller: &Caller, order: CreateOrder, mut fds: Vec<OwnedFd>)
             users: users.as_ref(),
             sandbox: None,
             spec: &spec,
+            label: order.mount_label.as_deref(),
             line: &child_line,
             bundle: Some(&bundle),
         };

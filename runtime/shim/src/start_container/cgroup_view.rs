@@ -22,13 +22,22 @@ struct Hierarchy {
 }
 
 /// Mounts it.
-pub(super) fn mount(root: BorrowedFd<'_>, host: &Host, mount: &Mount) -> Result<()> {
+pub(super) fn mount(
+    root: BorrowedFd<'_>,
+    host: &Host,
+    mount: &Mount,
+    label: Option<&str>,
+) -> Result<()> {
     let hierarchies = v1_hierarchies(&host.read_proc("self/cgroup")?);
     if hierarchies.is_empty() {
-        return place(root, mount, &new_filesystem("cgroup2", &[])?);
+        return place(root, mount, &new_filesystem("cgroup2", &[], None)?);
     }
     let option = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-    let base = new_filesystem("tmpfs", &[option("mode", "755"), option("size", "64k")])?;
+    let base = new_filesystem(
+        "tmpfs",
+        &[option("mode", "755"), option("size", "64k")],
+        label,
+    )?;
     // Made while it is still writable, mounted on once it is in place: a detached tree takes no mounts
     // before Linux 6.15.
     let directories = hierarchies
@@ -37,7 +46,7 @@ pub(super) fn mount(root: BorrowedFd<'_>, host: &Host, mount: &Mount) -> Result<
         .collect::<Result<Vec<OwnedFd>>>()?;
     place(root, mount, &base)?;
     for (hierarchy, directory) in hierarchies.iter().zip(&directories) {
-        let tree = new_filesystem("cgroup", &hierarchy.options)?;
+        let tree = new_filesystem("cgroup", &hierarchy.options, None)?;
         let attributes = Attributes {
             set: mount.attr_set,
             clear: mount.attr_clear,

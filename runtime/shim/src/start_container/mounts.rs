@@ -8,7 +8,7 @@ use hanok_shim::protocol::{Mount, MountSource};
 use hanok_shim::sys::mount::{
     ATTR_ATIME, ATTR_IDMAP, Attributes, PRIVATE, SHARED, SLAVE, UNBINDABLE, mount_setattr,
 };
-use rustix::fs::{CWD, OFlags, PROC_SUPER_MAGIC, fstatfs};
+use rustix::fs::{CWD, Mode, OFlags, PROC_SUPER_MAGIC, XattrFlags, fsetxattr, fstatfs, openat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
     fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
@@ -23,6 +23,16 @@ use crate::resolve::{self, open_host};
 
 /// The filesystem of [`MountSource::CopyUp`].
 pub(super) const TMPFS: &str = "tmpfs";
+
+/// The mount option that gives one SELinux label to everything of a filesystem.
+pub(super) const CONTEXT: &str = "context";
+
+/// Filesystems that take it. There is one mqueue for all mounts of an IPC namespace, which takes it only as an
+/// attribute; what the kernel shows by procfs, sysfs and cgroups has labels of its own.
+const LABELLED: [&str; 3] = [TMPFS, "ramfs", "devpts"];
+
+/// The attribute of a file that is its label.
+const LABEL: &str = "security.selinux";
 
 /// Files of procfs that may be covered, one by one: lxcfs serves them.
 const PROC_FILES: [&str; 10] = [
@@ -86,8 +96,12 @@ fn clone_flags(recursive: bool) -> OpenTreeFlags {
     flags
 }
 
-/// A new filesystem, detached.
-pub(crate) fn new_filesystem(fstype: &str, options: &[(String, String)]) -> Result<OwnedFd> {
+/// A new filesystem, detached, all of it with the SELinux label if it is one that can have labels.
+pub(crate) fn new_filesystem(
+    fstype: &str,
+    options: &[(String, String)],
+    label: Option<&str>,
+) -> Result<OwnedFd> {
     let context = fsopen(fstype, FsOpenFlags::FSOPEN_CLOEXEC)
         .doing(|| format!("open filesystem {fstype:?}"))?;
     if !options.iter().any(|(key, _)| key == "source") {
@@ -102,13 +116,24 @@ pub(crate) fn new_filesystem(fstype: &str, options: &[(String, String)]) -> Resu
         };
         set.doing(|| format!("set {key}={value} on {fstype} ({})", log_of(&context)))?;
     }
+    if let Some(label) = label.filter(|_| LABELLED.contains(&fstype)) {
+        fsconfig_set_string(&context, CONTEXT, label)
+            .doing(|| format!("label {fstype} {label:?}"))?;
+    }
     fsconfig_create(&context).doing(|| format!("create {fstype} ({})", log_of(&context)))?;
-    fsmount(
+    let mounted = fsmount(
         &context,
         FsMountFlags::FSMOUNT_CLOEXEC,
         MountAttrFlags::empty(),
     )
-    .doing(|| format!("mount {fstype}"))
+    .doing(|| format!("mount {fstype}"))?;
+    if let Some(label) = label.filter(|_| fstype == "mqueue") {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(&mounted, ".", flags, Mode::empty())
+            .and_then(|root| fsetxattr(root, LABEL, label.as_bytes(), XattrFlags::empty()))
+            .doing(|| format!("label {fstype} {label:?}"))?;
+    }
+    Ok(mounted)
 }
 
 /// Attributes and propagation, then the move onto the destination.

@@ -15,6 +15,7 @@ use rustix::mount::{
 };
 use rustix::process::{chdir, chroot, fchdir, pivot_root};
 
+use super::mounts::CONTEXT;
 use crate::failure::{Doing, Failure, Result};
 use crate::resolve::open_host;
 
@@ -22,14 +23,14 @@ use crate::resolve::open_host;
 const MAX_LAYERS: usize = 500;
 
 /// Mounts the root filesystem on `target`, a directory of the node, and returns a descriptor on its root.
-pub(super) fn attach(rootfs: &Rootfs, target: &Path) -> Result<OwnedFd> {
+pub(super) fn attach(rootfs: &Rootfs, label: Option<&str>, target: &Path) -> Result<OwnedFd> {
     match rootfs {
         Rootfs::Overlay { lower, upper, work } => {
             check_layers(lower)?;
             forget_volatile(work);
-            match overlay(lower, upper, work)? {
+            match overlay(lower, upper, work, label)? {
                 Some(root) => attach_tree(&root, target).map(|()| root),
-                None => overlay_by_mount(lower, upper, work, target),
+                None => overlay_by_mount(lower, (upper, work), label, target),
             }
         }
         Rootfs::Dir(dir) => {
@@ -72,7 +73,12 @@ pub(super) fn attach_tree(root: &OwnedFd, target: &Path) -> Result<()> {
 
 /// An overlay as a detached mount; none when this kernel does not take layers one by one: before 6.8, and
 /// before 6.5 it says so only at the end, and takes every option until then.
-pub(super) fn overlay(lower: &[String], upper: &str, work: &str) -> Result<Option<OwnedFd>> {
+pub(super) fn overlay(
+    lower: &[String],
+    upper: &str,
+    work: &str,
+    label: Option<&str>,
+) -> Result<Option<OwnedFd>> {
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).doing(|| "open overlayfs")?;
     for (index, layer) in lower.iter().enumerate() {
         match fsconfig_set_string(&context, "lowerdir+", layer.as_str()) {
@@ -84,6 +90,9 @@ pub(super) fn overlay(lower: &[String], upper: &str, work: &str) -> Result<Optio
     set("upperdir", upper).doing(|| format!("use {upper} as writable layer"))?;
     set("workdir", work).doing(|| format!("use {work} as work directory"))?;
     set("source", "overlay").doing(|| "name the overlay")?;
+    if let Some(label) = label {
+        set(CONTEXT, label).doing(|| format!("label the overlay {label:?}"))?;
+    }
     // Without it the end of the container's mount namespace syncs the whole filesystem of the writable
     // layer, and its exit waits for that. The layer is never used again after a crash of the node.
     fsconfig_set_flag(&context, "volatile").doing(|| "make the overlay volatile")?;
@@ -108,8 +117,8 @@ pub(super) fn overlay(lower: &[String], upper: &str, work: &str) -> Result<Optio
 /// The same by mount(2), whose options must fit into a page: layers are named by descriptor.
 pub(super) fn overlay_by_mount(
     lower: &[String],
-    upper: &str,
-    work: &str,
+    (upper, work): (&str, &str),
+    label: Option<&str>,
     target: &Path,
 ) -> Result<OwnedFd> {
     let open = |path: &str| {
@@ -119,10 +128,13 @@ pub(super) fn overlay_by_mount(
     let (upper, work) = (open(upper)?, open(work)?);
     let name = |fd: &OwnedFd| format!("/proc/self/fd/{}", fd.as_raw_fd());
     let stack = layers.iter().map(name).collect::<Vec<_>>().join(":");
+    // A label has commas, and so is quoted here.
+    let context = label.map(|label| format!(",{CONTEXT}=\"{label}\""));
     let options = format!(
-        "lowerdir={stack},upperdir={},workdir={},volatile",
+        "lowerdir={stack},upperdir={},workdir={},volatile{}",
         name(&upper),
-        name(&work)
+        name(&work),
+        context.unwrap_or_default()
     );
     let options = std::ffi::CString::new(options)
         .map_err(|_| Failure::invalid("overlay options have a NUL byte"))?;

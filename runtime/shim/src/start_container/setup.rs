@@ -38,6 +38,8 @@ pub(crate) struct Child<'a> {
     /// The holder of the pod's namespaces.
     pub(crate) sandbox: Option<&'a Sandbox>,
     pub(crate) spec: &'a ContainerSpec,
+    /// SELinux label of what is mounted.
+    pub(crate) label: Option<&'a str>,
     pub(crate) line: &'a Line,
     /// What only `hanok oci` asks for.
     pub(crate) bundle: Option<&'a Bundle>,
@@ -118,7 +120,7 @@ impl Child<'_> {
         if !self.shares_mounts() {
             receive_only()?;
         }
-        let root = rootfs::attach(&self.spec.rootfs, self.root_mount())?;
+        let root = rootfs::attach(&self.spec.rootfs, self.label, self.root_mount())?;
         Ok(Ready {
             root,
             sources,
@@ -136,8 +138,8 @@ impl Child<'_> {
         self.join_namespaces()?;
         unshare(ns::MNT).doing(|| "make a mount namespace")?;
         receive_only()?;
-        let sources = users::open_sources(users, self.spec, early)?;
-        let root = users::rootfs(users, &self.spec.rootfs, &host.rootfs_mount)?;
+        let sources = users::open_sources(users, self.spec, self.label, early)?;
+        let root = users::rootfs(users, &self.spec.rootfs, self.label, &host.rootfs_mount)?;
         set_limits_and_label(host, &self.spec.process)?;
         self.line.wait_for_permit().doing(|| "join the cgroups")?;
         let pid_namespace = match self.spec.namespaces.pid {
@@ -239,11 +241,11 @@ impl Child<'_> {
         for (mount, early) in self.spec.mounts.iter().zip(early) {
             if mount.source == MountSource::Cgroup {
                 self.join_cgroups(joined)?;
-                cgroup_view::mount(root, self.host, mount)?;
+                cgroup_view::mount(root, self.host, mount, self.label)?;
                 continue;
             }
             let is_early = early.is_some();
-            mounts::place(root, mount, &source(mount, early)?)?;
+            mounts::place(root, mount, &source(mount, early, self.label)?)?;
             if is_early && self.bundle.is_some() {
                 mounts::renew(root, mount)?;
             }
@@ -303,7 +305,7 @@ pub(crate) fn receive_only() -> Result<()> {
     mount_setattr(&slash, true, slave).doing(|| "make mounts slaves of the node's")
 }
 
-fn source(mount: &Mount, early: Option<OwnedFd>) -> Result<OwnedFd> {
+fn source(mount: &Mount, early: Option<OwnedFd>, label: Option<&str>) -> Result<OwnedFd> {
     if let Some(early) = early {
         return Ok(early);
     }
@@ -311,8 +313,10 @@ fn source(mount: &Mount, early: Option<OwnedFd>) -> Result<OwnedFd> {
         MountSource::Bind { .. } | MountSource::BindBelow { .. } => {
             mounts::open_bind(&mount.source)
         }
-        MountSource::Filesystem { fstype, options } => mounts::new_filesystem(fstype, options),
-        MountSource::CopyUp { options } => mounts::new_filesystem(mounts::TMPFS, options),
+        MountSource::Filesystem { fstype, options } => {
+            mounts::new_filesystem(fstype, options, label)
+        }
+        MountSource::CopyUp { options } => mounts::new_filesystem(mounts::TMPFS, options, label),
         MountSource::Cgroup | MountSource::Shm { .. } => Err(Failure::system(format!(
             "no source for mount {}",
             mount.destination

@@ -26,14 +26,19 @@ use crate::users::Users;
 
 /// Makes the filesystem; the result is a descriptor on its mount namespace. It takes a process of its own,
 /// since the shim must not leave the node's mount namespace.
-pub(super) fn make(host: &Host, users: Option<&Users>, size: u64) -> Result<OwnedFd> {
+pub(super) fn make(
+    host: &Host,
+    users: Option<&Users>,
+    size: u64,
+    label: Option<&str>,
+) -> Result<OwnedFd> {
     let (line, child_line) = Line::pair().doing(|| "make a channel")?;
     line.set_blocking().doing(|| "make a channel")?;
     let cloned = clone_process(0, None).doing(|| "clone a process for /dev/shm")?;
     let Cloned::Parent { pid, .. } = cloned else {
         // Or the end of the shim would not be seen on the channel.
         drop(line);
-        match populate(&host.rootfs_mount, users, size) {
+        match populate(&host.rootfs_mount, users, size, label) {
             // The namespace lives as long as this process, so it waits until the shim has opened it.
             Ok(()) => {
                 let _ = child_line.report(&Report::Executing, None);
@@ -59,7 +64,7 @@ pub(super) fn make(host: &Host, users: Option<&Users>, size: u64) -> Result<Owne
     namespace
 }
 
-fn populate(target: &Path, users: Option<&Users>, size: u64) -> Result<()> {
+fn populate(target: &Path, users: Option<&Users>, size: u64, label: Option<&str>) -> Result<()> {
     unshare(ns::MNT).doing(|| "unshare the mount namespace")?;
     let root = open_host("/", OFlags::PATH).doing(|| "open /")?;
     let private = Attributes {
@@ -76,7 +81,7 @@ fn populate(target: &Path, users: Option<&Users>, size: u64) -> Result<()> {
         options.push(option("uid", uid.as_raw().to_string()));
         options.push(option("gid", gid.as_raw().to_string()));
     }
-    let shm = new_filesystem("tmpfs", &options)?;
+    let shm = new_filesystem("tmpfs", &options, label)?;
     let attributes = Attributes {
         set: ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC,
         ..Attributes::default()

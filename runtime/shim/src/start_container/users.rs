@@ -19,6 +19,7 @@ use crate::users::Users;
 pub(super) fn open_sources(
     users: &Users,
     spec: &ContainerSpec,
+    label: Option<&str>,
     early: Vec<Option<OwnedFd>>,
 ) -> Result<Vec<Option<OwnedFd>>> {
     let open = |(mount, early): (&Mount, Option<OwnedFd>)| {
@@ -37,7 +38,7 @@ pub(super) fn open_sources(
             MountSource::Filesystem { fstype, options }
                 if fstype == "tmpfs" && dev::is_dev(mount) =>
             {
-                let source = mounts::new_filesystem(fstype, &owned(users, options))?;
+                let source = mounts::new_filesystem(fstype, &owned(users, options), label)?;
                 dev::make_nodes(source.as_fd(), users, &spec.devices)?;
                 Ok(Some(source))
             }
@@ -69,9 +70,16 @@ fn owned(users: &Users, options: &[(String, String)]) -> Vec<(String, String)> {
 }
 
 /// The root filesystem, detached. A directory is taken as it is: whoever made it has given it its owners.
-pub(crate) fn rootfs(users: &Users, rootfs: &Rootfs, scratch: &Path) -> Result<OwnedFd> {
+pub(crate) fn rootfs(
+    users: &Users,
+    rootfs: &Rootfs,
+    label: Option<&str>,
+    scratch: &Path,
+) -> Result<OwnedFd> {
     match rootfs {
-        Rootfs::Overlay { lower, upper, work } => overlay(users, lower, (upper, work), scratch),
+        Rootfs::Overlay { lower, upper, work } => {
+            overlay(users, (lower, upper, work), label, scratch)
+        }
         Rootfs::Dir(dir) => {
             let flags = OpenTreeFlags::OPEN_TREE_CLONE
                 | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -85,13 +93,13 @@ pub(crate) fn rootfs(users: &Users, rootfs: &Rootfs, scratch: &Path) -> Result<O
 /// namespace of the calling process; it takes clones of its own.
 fn overlay(
     users: &Users,
-    lower: &[String],
-    (upper, work): (&str, &str),
+    (lower, upper, work): (&[String], &str, &str),
+    label: Option<&str>,
     scratch: &Path,
 ) -> Result<OwnedFd> {
     rootfs::check_layers(lower)?;
     rootfs::forget_volatile(work);
-    let base = mounts::new_filesystem("tmpfs", &[("mode".to_owned(), "700".to_owned())])?;
+    let base = mounts::new_filesystem("tmpfs", &[("mode".to_owned(), "700".to_owned())], None)?;
     rootfs::attach_tree(&base, scratch)?;
     let place = |name: String, source: &Path| -> Result<PathBuf> {
         let what = source.display().to_string();
@@ -122,13 +130,13 @@ fn overlay(
     let inside = |path: &Path| text(place.join(path.file_name().unwrap_or_default()));
     let (upper, work) = (inside(upper), inside(work));
     // Overlayfs writes as whoever has mounted it, and only the pod's users are mapped there.
-    match users.as_root(|| rootfs::overlay(&lower, &upper, &work))? {
+    match users.as_root(|| rootfs::overlay(&lower, &upper, &work, label))? {
         Some(root) => Ok(root),
         None => {
             let target = scratch.join("root");
             let doing = || format!("make {}", target.display());
             mkdirat(&base, "root", Mode::from_raw_mode(0o700)).doing(doing)?;
-            users.as_root(|| rootfs::overlay_by_mount(&lower, &upper, &work, &target))?;
+            users.as_root(|| rootfs::overlay_by_mount(&lower, (&upper, &work), label, &target))?;
             // Detached again, to be moved by the pod's root.
             let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
             open_tree(CWD, &target, flags).doing(|| "clone the overlay")
