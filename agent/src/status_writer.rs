@@ -230,6 +230,7 @@ impl Shared {
 /// Works on one pod until there is nothing left to send.
 async fn work(shared: Arc<Shared>, uid: PodUid) {
     let mut back_off = BackOff::new(RETRY.0, RETRY.1);
+    let mut told = None;
     loop {
         let Ok(permit) = shared.permits.acquire().await else {
             return;
@@ -246,8 +247,12 @@ async fn work(shared: Arc<Shared>, uid: PodUid) {
                         shared.set_gone(&uid);
                         return;
                     }
-                    // Sending it again would end the same; the next change may be taken.
-                    Outcome::Refused => false,
+                    // Who refuses it, a webhook mostly, may come to allow it; nobody else would send it again.
+                    Outcome::Refused(why) => {
+                        tell(&mut told, &change.pod, "cannot send a pod's status", why);
+                        shared.put_back(&uid, change.status);
+                        true
+                    }
                     Outcome::Later => {
                         shared.put_back(&uid, change.status);
                         true
@@ -255,8 +260,11 @@ async fn work(shared: Arc<Shared>, uid: PodUid) {
                 }
             }
             Step::Delete(pod) => match delete(&shared, &pod).await {
-                // Who refuses it, a webhook mostly, may come to allow it; nobody else would ask again.
-                Outcome::Later | Outcome::Refused => true,
+                Outcome::Refused(why) => {
+                    tell(&mut told, &pod, "cannot delete a pod that has ended", why);
+                    true
+                }
+                Outcome::Later => true,
                 Outcome::Done | Outcome::Gone => {
                     shared.set_gone(&uid);
                     return;
@@ -277,8 +285,18 @@ enum Outcome {
     Done,
     /// There is no such pod any more.
     Gone,
-    Refused,
+    /// With these words.
+    Refused(String),
     Later,
+}
+
+/// Says once why the server refuses something, as often as it is asked.
+fn tell(told: &mut Option<String>, pod: &Pod, what: &str, why: String) {
+    if told.as_ref() != Some(&why) {
+        let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+        tracing::error!(?namespace, ?name, "{what}: {why}");
+        *told = Some(why);
+    }
 }
 
 fn api(shared: &Shared, pod: &Pod) -> Api<Pod> {
@@ -300,7 +318,7 @@ async fn send(shared: &Shared, change: &Change) -> Outcome {
         .await
     {
         Ok(_) => Outcome::Done,
-        Err(error) => outcome(&error, pod, "cannot send a pod's status"),
+        Err(error) => outcome(&error, pod),
     }
 }
 
@@ -316,25 +334,21 @@ async fn delete(shared: &Shared, pod: &Pod) -> Outcome {
         .preconditions(preconditions);
     match api(shared, pod).delete(name, &params).await {
         Ok(_) => Outcome::Done,
-        Err(error) => outcome(&error, pod, "cannot delete a pod that has ended"),
+        Err(error) => outcome(&error, pod),
     }
 }
 
-/// Sorts a failure; tells of those that nobody else will see.
-fn outcome(error: &kube::Error, pod: &Pod, what: &'static str) -> Outcome {
+/// Sorts a failure.
+fn outcome(error: &kube::Error, pod: &Pod) -> Outcome {
     let message = message(error);
     match failure(error) {
         Failure::NotFound if is_the_servers(error) => Outcome::Gone,
         // The UID is the precondition: under this name there is another pod now.
         Failure::Conflict if message.contains("UID") || message.contains("uid") => Outcome::Gone,
         Failure::Conflict => Outcome::Later,
-        Failure::Refused => {
-            let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
-            tracing::error!(?namespace, ?name, "{what}: {message}");
-            Outcome::Refused
-        }
+        Failure::Refused => Outcome::Refused(message),
         Failure::Later | Failure::NotFound => {
-            tracing::debug!(name = ?pod.metadata.name, "{what}, trying again: {message}");
+            tracing::debug!(name = ?pod.metadata.name, "trying again to write to a pod: {message}");
             Outcome::Later
         }
     }

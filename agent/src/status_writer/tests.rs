@@ -184,6 +184,23 @@ async fn a_404_of_somebody_in_between_does_not_end_a_pod() {
 }
 
 #[tokio::test]
+async fn a_status_that_is_refused_is_sent_until_it_is_taken() {
+    let mut left = 2;
+    let (fake, server) = Fake::start(move |_| {
+        left -= 1;
+        match left {
+            0.. => Some(Answer::Status(400, "admission webhook denied the request")),
+            _ => ok(),
+        }
+    })
+    .await;
+    let writer = StatusWriter::new(&server);
+    writer.publish(&pod(false), phase("Running"));
+    let seen = fake.until(|seen| seen.len() == 3).await;
+    assert_eq!(phases(&seen), ["Running", "Running", "Running"]);
+}
+
+#[tokio::test]
 async fn a_deletion_that_is_refused_is_asked_for_until_it_is_allowed() {
     let mut left = 2;
     let (fake, server) = Fake::start(move |_| {
