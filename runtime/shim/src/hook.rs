@@ -2,18 +2,19 @@
 //! state on their standard input.
 //!
 //! The same code runs them on the node (by `hanok oci`) and in a container's namespaces (by its process).
-//! What a hook writes is kept for the message of its failure.
+//! The last of what a hook writes is kept for the message of its failure. What it leaves behind can write no more.
 
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -22,7 +23,10 @@ use crate::sys::clone::{Cloned, clone_process};
 use crate::sys::{exec, process, signal};
 
 /// How much of a failed hook's output is told.
-const MAX_OUTPUT: u64 = 2048;
+const MAX_OUTPUT: usize = 2048;
+
+/// Most that is read after a hook's end: what a pipe holds. Somebody whom it left behind may go on writing.
+const MAX_REST: usize = 64 << 10;
 
 /// A program to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,7 +89,9 @@ impl Hook {
         let mut stdin = memory_file()?;
         write!(stdin, "{}{pid}{}", self.state.0, self.state.1)?;
         stdin.rewind()?;
-        let mut output = memory_file()?;
+        let (read, output) = pipe_with(PipeFlags::CLOEXEC)?;
+        let output = File::from(output);
+        let mut told = Output::new(read)?;
         let words = |list: &[String]| -> io::Result<Vec<CString>> {
             list.iter()
                 .map(|word| CString::new(word.as_str()).map_err(io::Error::from))
@@ -105,11 +111,12 @@ impl Hook {
                 Ok(()) => exec::execve(&path, &argv, &envp),
                 Err(errno) => errno,
             };
-            // Standard error is the file that the failure's message is made from.
-            let _ = writeln!(output, "{}", io::Error::from(errno));
+            // Standard error is where the failure's message comes from.
+            let _ = writeln!(&output, "{}", io::Error::from(errno));
             exec::exit_now(127);
         };
-        let in_time = self.wait(&pidfd)?;
+        drop(output);
+        let in_time = self.wait(&pidfd, &mut told)?;
         if !in_time {
             // Already over is as good.
             let _ = process::pidfd_kill(&pidfd, libc::SIGKILL);
@@ -124,24 +131,88 @@ impl Hook {
             (true, Some(how)) => Err(HookError::Failed {
                 path: self.path.clone(),
                 how,
-                output: tail(&mut output),
+                output: told.rest(),
             }),
         })
     }
 
     /// False when its time is over.
-    fn wait(&self, pidfd: &OwnedFd) -> io::Result<bool> {
+    fn wait(&self, pidfd: &OwnedFd, output: &mut Output) -> io::Result<bool> {
         let limit = self.timeout.map(u64::from).map(Duration::from_secs);
         let began = Instant::now();
         loop {
             let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
             let timeout = left.map(|left| Timespec::try_from(left).unwrap_or_default());
-            match poll(&mut [PollFd::new(pidfd, PollFlags::IN)], timeout.as_ref()) {
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-                Ok(ready) => return Ok(ready > 0),
+            let mut polled = vec![PollFd::new(pidfd, PollFlags::IN)];
+            if let Some(pipe) = &output.pipe {
+                polled.push(PollFd::new(pipe, PollFlags::IN));
+            }
+            match poll(&mut polled, timeout.as_ref()) {
+                Err(Errno::INTR) => continue,
+                done => done?,
+            };
+            if !polled[0].revents().is_empty() {
+                return Ok(true);
+            }
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(false);
+            }
+            if polled.get(1).is_some_and(|fd| !fd.revents().is_empty()) {
+                output.read();
             }
         }
+    }
+}
+
+/// The last of what a hook writes.
+struct Output {
+    /// None once nobody can write any more.
+    pipe: Option<File>,
+    last: Vec<u8>,
+}
+
+impl Output {
+    fn new(pipe: OwnedFd) -> io::Result<Self> {
+        fcntl_setfl(&pipe, OFlags::NONBLOCK)?;
+        Ok(Self {
+            pipe: Some(pipe.into()),
+            last: Vec::new(),
+        })
+    }
+
+    /// Takes a piece; how long it is, 0 when there is none.
+    fn read(&mut self) -> usize {
+        let mut piece = [0; 4096];
+        let Some(pipe) = &mut self.pipe else {
+            return 0;
+        };
+        let length = match pipe.read(&mut piece) {
+            Err(error)
+                if [ErrorKind::WouldBlock, ErrorKind::Interrupted].contains(&error.kind()) =>
+            {
+                return 0;
+            }
+            done => done.unwrap_or(0),
+        };
+        if length == 0 {
+            self.pipe = None;
+        }
+        self.last.extend_from_slice(&piece[..length]);
+        let more = self.last.len().saturating_sub(MAX_OUTPUT);
+        self.last.drain(..more);
+        length
+    }
+
+    /// After the hook's end.
+    fn rest(mut self) -> String {
+        let mut read = 0;
+        while read < MAX_REST {
+            match self.read() {
+                0 => break,
+                length => read += length,
+            }
+        }
+        String::from_utf8_lossy(&self.last).trim().to_owned()
     }
 }
 
@@ -185,30 +256,40 @@ fn reap(pid: i32) -> io::Result<Option<String>> {
     }
 }
 
-/// The last of what was written.
-fn tail(output: &mut File) -> String {
-    let length = output.stream_position().unwrap_or(0);
-    let from = length.saturating_sub(MAX_OUTPUT);
-    let mut bytes = Vec::new();
-    let read = output
-        .seek(io::SeekFrom::Start(from))
-        .and_then(|_| output.take(MAX_OUTPUT).read_to_end(&mut bytes));
-    match read {
-        Ok(_) => String::from_utf8_lossy(&bytes).trim().to_owned(),
-        Err(_) => String::new(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn output() -> (Output, File) {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        (Output::new(read).unwrap(), write.into())
+    }
+
     #[test]
     fn output_is_told_from_its_end() {
-        let mut file = memory_file().unwrap();
+        let (told, mut file) = output();
         let text = format!("{}the end\n", "x".repeat(5000));
         file.write_all(text.as_bytes()).unwrap();
-        let told = tail(&mut file);
+        let told = told.rest();
         assert!(told.ends_with("the end") && told.len() < 2100);
+    }
+
+    #[test]
+    fn no_more_is_kept_than_is_told_and_nobody_writes_on() {
+        let (mut told, mut file) = output();
+        let writer = std::thread::spawn(move || {
+            let mut written = 0;
+            while file.write_all(&[b'x'; 1000]).is_ok() {
+                written += 1000;
+            }
+            written
+        });
+        let mut read = 0;
+        while read < 1 << 20 {
+            read += told.read();
+            assert!(told.last.len() <= MAX_OUTPUT);
+        }
+        assert_eq!(told.rest().len(), MAX_OUTPUT);
+        assert!(writer.join().unwrap() < 2 << 20);
     }
 }

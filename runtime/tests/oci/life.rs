@@ -148,3 +148,16 @@ fn root_users_of_a_user_namespace_are_nobody_outside() {
     assert!(status.contains("Uid:\t70000\t70000"), "{status}");
     bundle.runtime.delete(&bundle.id, true).unwrap();
 }
+
+#[test]
+fn root_what_a_hook_leaves_behind_writes_to_nobody() {
+    let wait = "i=0; until test -s /out || test $i -gt 500; do sleep 0.02; i=$((i+1)); done";
+    let mut bundle = Bundle::new(wait);
+    let leave =
+        "trap '' PIPE; (while echo on 2>/dev/null; do :; done; echo over > /out) & sleep 0.1";
+    bundle.config["hooks"] = json!({ "startContainer": [
+        { "path": "/bin/sh", "args": ["sh", "-c", leave], "timeout": 10 }
+    ] });
+    bundle.run();
+    assert_eq!(bundle.out(), "over\n");
+}
