@@ -13,11 +13,11 @@ PEER_NODE := kubelet containerd containerd-shim-runc-v2 ctr
 
 .PHONY: build demo test lint unit stories test-v2 conformance oci-conformance bench-runtime golden cluster-up cluster-down cluster-status cluster-programs bench
 
-# The release build of hanok and hanok-oci, with the static hanok-shim and hanok-pause beside them, in target/release.
+# The release build of hanok, with the static hanok-shim, hanok-pause and hanok-oci beside it, in target/release.
 build:
 	e2e/install.sh build
-	$(CARGO) build --locked --release --workspace --bin hanok --bin hanok-oci
-	runtime/build-static.sh target/release
+	$(CARGO) build --locked --release --workspace --bin hanok
+	runtime/build-static.sh target/release oci
 
 # A pod by `hanok run`, without any cluster.
 demo:

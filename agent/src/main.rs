@@ -24,16 +24,16 @@ enum Command {
     /// List pods and containers on this machine.
     Ps(cmd::ps::Options),
     /// An OCI runtime: create, start, state, kill, delete, run, exec, ps, features.
-    Oci(Box<cmd::oci::Options>),
+    Oci(Box<hanok_oci::Options>),
 }
 
 fn main() -> ExitCode {
     let command = match Cli::try_parse() {
         Ok(Cli {
             command: Command::Oci(options),
-        }) => return cmd::oci::run(*options),
+        }) => return hanok_oci::run(*options),
         Ok(cli) => cli.command,
-        Err(error) => return cmd::complaint::refuse(&error),
+        Err(error) => return hanok_oci::complaint::refuse(&error),
     };
     hanok_agent::descriptors::make_room();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hanok_agent::cmd::complaint::one_line;
+    use hanok_oci::complaint::one_line;
 
     #[test]
     fn a_wrong_command_line_is_one_line_that_names_flag_and_value() {

@@ -18,6 +18,7 @@ mod detect;
 mod devices;
 pub mod driver;
 mod life;
+mod make;
 mod places;
 mod remove;
 pub(crate) mod stats;
@@ -26,8 +27,7 @@ mod values;
 mod warm;
 
 use std::fs;
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Component, Path, PathBuf};
 
 use crate::api::Resources;
@@ -55,19 +55,8 @@ const V1_CONTROLLERS: [&str; 7] = [
 /// v1 controllers that pods have besides, for their statistics.
 const COUNTED: [&str; 1] = ["blkio"];
 
-/// v2 controllers that are enabled for children.
-const V2_CONTROLLERS: [&str; 6] = ["cpu", "memory", "pids", "cpuset", "hugetlb", "io"];
-
-/// The v2 child of our own cgroup into which the agent moves, since a v2 cgroup with controllers for its
-/// children cannot hold processes.
-const AGENT_LEAF: &str = "hanok-agent";
-
-/// How often we leave our own v2 cgroup: a process may be forked while the others move, and a dead one stays until
-/// its last context switch. Once in the life of an agent.
-const LEAVE_ATTEMPTS: usize = 50;
-
-/// Pause between these.
-const LEAVE_PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
+/// Bytes that a list of mounts often has.
+const ROOM: usize = 8 << 10;
 
 /// What went wrong with a cgroup.
 #[derive(Debug, thiserror::Error)]
@@ -139,6 +128,12 @@ struct Hierarchy {
 impl Hierarchy {
     fn has(&self, controller: &str) -> bool {
         self.controllers.iter().any(|name| name == controller)
+    }
+
+    /// Writes the limits of a new cgroup.
+    fn limit(&self, place: &Path, resources: &Resources) -> Result<(), CgroupError> {
+        let writes = values::writes(resources, self.unified, &self.controllers);
+        apply::set(&self.base.join(place), writes)
     }
 }
 
@@ -223,8 +218,7 @@ impl Cgroups {
     fn set(&self, place: &Path, resources: &Resources) -> Result<(), CgroupError> {
         for hierarchy in &self.hierarchies {
             self.make_chain(hierarchy, place)?;
-            let writes = values::writes(resources, hierarchy.unified, &hierarchy.controllers);
-            apply::set(&hierarchy.base.join(place), writes)?;
+            hierarchy.limit(place, resources)?;
         }
         Ok(())
     }
@@ -272,48 +266,18 @@ impl Cgroups {
         }
         Ok(names.into_iter().collect())
     }
-
-    /// Makes the directory and those above it that are missing, from the root of the hierarchy on.
-    fn make_chain(&self, hierarchy: &Hierarchy, path: &Path) -> Result<(), CgroupError> {
-        let target = hierarchy.base.join(path);
-        if !hierarchy.unified && target.is_dir() {
-            return Ok(());
-        }
-        let mut missing: Vec<&Path> = target
-            .ancestors()
-            .take_while(|directory| !directory.is_dir())
-            .collect();
-        missing.reverse();
-        for directory in missing {
-            make_directory(directory)?;
-            if hierarchy.has("cpuset") && !hierarchy.unified {
-                inherit_cpuset(directory)?;
-            }
-        }
-        if hierarchy.unified {
-            // Controllers are given to children from our own cgroup down to the parent of the target; from the
-            // root of the hierarchy when the target is somewhere else.
-            let inside = target.starts_with(&hierarchy.own);
-            let ours = |directory: &&Path| match inside {
-                true => directory.starts_with(&hierarchy.own),
-                false => directory.join("cgroup.subtree_control").exists(),
-            };
-            let mut parents: Vec<&Path> = target.ancestors().skip(1).take_while(ours).collect();
-            parents.reverse();
-            for parent in parents {
-                enable_controllers(parent, &hierarchy.own)?;
-            }
-        }
-        Ok(())
-    }
 }
 
 fn read(path: &str) -> Result<String, CgroupError> {
-    fs::read_to_string(path).map_err(|source| CgroupError::Io {
+    // procfs tells no size, and what is asked for in small pieces is made in small pieces.
+    let mut text = String::with_capacity(ROOM);
+    let read = fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text));
+    read.map_err(|source| CgroupError::Io {
         verb: "read",
         path: path.into(),
         source,
-    })
+    })?;
+    Ok(text)
 }
 
 /// A path below the root, and nothing else.
@@ -329,98 +293,6 @@ fn checked(path: &str) -> Result<&Path, CgroupError> {
     }
 }
 
-fn make_directory(path: &Path) -> Result<(), CgroupError> {
-    match fs::create_dir(path) {
-        Err(source) if source.kind() != ErrorKind::AlreadyExists => Err(CgroupError::Io {
-            verb: "create",
-            path: path.to_owned(),
-            source,
-        }),
-        _ => Ok(()),
-    }
-}
-
-/// A new v1 cpuset is empty, and no process may join an empty one.
-fn inherit_cpuset(directory: &Path) -> Result<(), CgroupError> {
-    let Some(parent) = directory.parent() else {
-        return Ok(());
-    };
-    for file in ["cpuset.cpus", "cpuset.mems"] {
-        let path = parent.join(file);
-        let value = fs::read_to_string(&path).map_err(|source| CgroupError::Io {
-            verb: "read",
-            path,
-            source,
-        })?;
-        write_file(&directory.join(file), value.trim_end())?;
-    }
-    Ok(())
-}
-
-/// Gives the children of a v2 cgroup the controllers that it has.
-fn enable_controllers(directory: &Path, own: &Path) -> Result<(), CgroupError> {
-    let read = |file: &str| {
-        let path = directory.join(file);
-        fs::read_to_string(&path).map_err(|source| CgroupError::Io {
-            verb: "read",
-            path,
-            source,
-        })
-    };
-    let available = read("cgroup.controllers")?;
-    let enabled = read("cgroup.subtree_control")?;
-    let missing: Vec<String> = V2_CONTROLLERS
-        .iter()
-        .filter(|name| available.split_whitespace().any(|one| one == **name))
-        .filter(|name| !enabled.split_whitespace().any(|one| one == **name))
-        .map(|name| format!("+{name}"))
-        .collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let control = directory.join("cgroup.subtree_control");
-    let mut written = write_file(&control, &missing.join(" "));
-    for _ in 0..LEAVE_ATTEMPTS {
-        match &written {
-            Err(CgroupError::Write { source, .. })
-                if source.raw_os_error() == Some(libc::EBUSY) && directory == own => {}
-            _ => break,
-        }
-        leave_own_cgroup(own)?;
-        written = write_file(&control, &missing.join(" "));
-        if written.is_err() {
-            std::thread::sleep(LEAVE_PAUSE);
-        }
-    }
-    written
-}
-
-/// Moves the processes of our own v2 cgroup (the agent, and shims of an agent before it) into a leaf. Each is looked for
-/// right before it is moved: somebody else may have moved it meanwhile, and is not to be undone.
-fn leave_own_cgroup(own: &Path) -> Result<(), CgroupError> {
-    let leaf = own.join(AGENT_LEAF);
-    make_directory(&leaf)?;
-    let path = own.join("cgroup.procs");
-    let mut moved = std::collections::BTreeSet::new();
-    loop {
-        let pids = fs::read_to_string(&path).map_err(|source| CgroupError::Io {
-            verb: "read",
-            path: path.clone(),
-            source,
-        })?;
-        let Some(pid) = pids.lines().find(|pid| !moved.contains(*pid)) else {
-            return Ok(());
-        };
-        match write_file(&leaf.join("cgroup.procs"), pid) {
-            // It ended meanwhile.
-            Err(CgroupError::Write { source, .. })
-                if source.raw_os_error() == Some(libc::ESRCH) => {}
-            other => other?,
-        }
-        moved.insert(pid.to_owned());
-    }
-}
-
 /// Writes a value to one of the kernel's files, in one write and without creating or truncating anything.
 fn write_file(file: &Path, value: &str) -> Result<(), CgroupError> {
     let failed = |source| CgroupError::Write {
@@ -428,13 +300,31 @@ fn write_file(file: &Path, value: &str) -> Result<(), CgroupError> {
         value: value.to_owned(),
         source,
     };
+    let mut handle = open_to_write(file).map_err(failed)?;
+    handle.write_all(value.as_bytes()).map_err(failed)
+}
+
+/// Writes one value after the other.
+fn write_each(file: &Path, values: impl Iterator<Item = String>) -> Result<(), CgroupError> {
+    let mut handle = None;
+    for value in values {
+        let written = match &mut handle {
+            Some(handle) => Ok(handle),
+            None => open_to_write(file).map(|opened| handle.insert(opened)),
+        };
+        let written = written.and_then(|handle| handle.write_all(value.as_bytes()));
+        written.map_err(|source| CgroupError::Write {
+            file: file.to_owned(),
+            value,
+            source,
+        })?;
+    }
+    Ok(())
+}
+
+fn open_to_write(file: &Path) -> io::Result<fs::File> {
     let mut open = fs::OpenOptions::new();
-    let mut handle = open
-        .write(true)
-        .custom_flags(libc::O_CLOEXEC)
-        .open(file)
-        .map_err(failed)?;
-    io::Write::write_all(&mut handle, value.as_bytes()).map_err(failed)
+    open.write(true).open(file)
 }
 
 /// The directories in a directory; none when it does not exist.

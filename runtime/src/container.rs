@@ -8,6 +8,7 @@
 //! and the exit records. Waiting for an end is waiting for the phase.
 
 pub(crate) mod adopt;
+mod ahead;
 pub(crate) mod create;
 mod devices;
 pub(crate) mod exec;
@@ -31,6 +32,7 @@ use crate::api;
 use crate::api::{ContainerConfig, ContainerId, ContainerState, Identity, PodUid, SandboxId};
 use crate::sandbox::Sandbox;
 use crate::service::{Core, child_cgroup, record};
+use ahead::Ahead;
 
 /// Exit code of a container of which nobody knows how it ended, as the kubelet gives it.
 const UNKNOWN_EXIT: i32 = 137;
@@ -114,6 +116,8 @@ pub(crate) struct Container {
     pub(crate) dir: PathBuf,
     /// One of create, start and remove at a time. Stop does not take it: it may wait for long.
     pub(crate) gate: tokio::sync::Mutex<()>,
+    /// Its cgroup, until it is started.
+    ahead: Ahead,
     record: Mutex<ContainerRecord>,
     phase: watch::Sender<Phase>,
 }
@@ -131,6 +135,7 @@ impl Container {
             sandbox,
             dir,
             gate: tokio::sync::Mutex::default(),
+            ahead: Ahead::default(),
             record: Mutex::new(record),
             phase: watch::Sender::new(phase),
         }

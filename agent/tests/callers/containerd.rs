@@ -1,4 +1,4 @@
-//! containerd with its shim and `ctr`, told to run containers by `hanok-oci`: in namespaces of their own, where killing
+//! containerd with its shim and `ctr`, told to run containers by `hanok oci`: in namespaces of their own, where killing
 //! the first process ends everything. Debian's programs, which `e2e/install.sh` unpacks to target/containerd.
 
 use std::fs;
@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use super::{programs, until};
+use super::{HANOK, programs, until};
 
 /// The image that [`Containerd::start`] imports.
 pub(crate) const IMAGE: &str = "example.test/busybox:1";
@@ -50,8 +50,7 @@ impl Containerd {
         );
         fs::write(path("config.toml"), config).unwrap();
         let runtime = format!(
-            "#!/bin/sh\nexec {} --shim {} \"$@\"\n",
-            env!("CARGO_BIN_EXE_hanok-oci"),
+            "#!/bin/sh\nexec {HANOK} oci --shim {} \"$@\"\n",
             programs().join("hanok-shim").display()
         );
         fs::write(path("runtime"), runtime).unwrap();

@@ -1,4 +1,4 @@
-//! What `ctr` can ask of containerd, by the shim of containerd and `hanok-oci`.
+//! What `ctr` can ask of containerd, by the shim of containerd and `hanok oci`.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

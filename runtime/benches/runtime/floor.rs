@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hanok_runtime::seccomp::{Filter, Policy};
+use hanok_shim::devices::{LINKS, NODES};
 use hanok_shim::sys::clone::{Cloned, clone_process, ns, setns, unshare};
 use hanok_shim::sys::exec::{execve, exit_now};
 use hanok_shim::sys::net::loopback_up;
@@ -25,25 +26,6 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, chdir, pidfd_open, pivot_roo
 use serde_json::Value;
 
 use crate::arena::{floor_cgroups, inherit_cpuset};
-
-/// Character devices of every container: name, major and minor number.
-const DEVICES: [(&str, u32, u32); 6] = [
-    ("null", 1, 3),
-    ("zero", 1, 5),
-    ("full", 1, 7),
-    ("random", 1, 8),
-    ("urandom", 1, 9),
-    ("tty", 5, 0),
-];
-
-/// Links of every container in /dev.
-const LINKS: [(&str, &str); 5] = [
-    ("fd", "/proc/self/fd"),
-    ("stdin", "/proc/self/fd/0"),
-    ("stdout", "/proc/self/fd/1"),
-    ("stderr", "/proc/self/fd/2"),
-    ("ptmx", "pts/ptmx"),
-];
 
 struct Mount {
     target: PathBuf,
@@ -250,7 +232,7 @@ impl Floor {
     }
 
     fn fill_dev(&self) -> io::Result<()> {
-        for (name, major, minor) in DEVICES {
+        for (name, major, minor) in NODES {
             let path = Path::new("dev").join(name);
             let mode = Mode::from_raw_mode(0o666);
             mknodat(

@@ -14,7 +14,12 @@ use crate::worker::Worker;
 const WARM_UP: usize = 3;
 
 /// Of the time of the others, how much ours may be.
-const AIMS: [(&str, f64); 3] = [("crun", 0.6), ("runc", 0.15), ("floor+cgroups", 2.0)];
+const AIMS: [(&str, f64); 4] = [
+    ("crun", 0.6),
+    ("runc", 0.15),
+    ("floor", 2.0),
+    ("floor+cgroups", 2.0),
+];
 
 type Times = BTreeMap<String, Vec<Duration>>;
 

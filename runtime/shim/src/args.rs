@@ -1,5 +1,5 @@
 //! The command line: `hanok-shim [serve] --state-dir DIR --socket PATH`, `hanok-shim check-user-namespaces
-//! --state-dir DIR`, `hanok-shim oci FD`, or `hanok-shim hold`.
+//! --state-dir DIR`, `hanok-shim oci FD DIR`, or `hanok-shim hold`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,7 +17,8 @@ pub(crate) enum Verb {
     Serve,
     /// Try whether pods can have user namespaces with files in this directory, and end.
     CheckUserNamespaces,
-    /// Serve the order of `hanok oci` that comes by this descriptor, and end.
+    /// Serve the order of `hanok oci` that comes by this descriptor, with what containers share in this directory, and
+    /// end.
     Oci(i32),
     /// Be in a cgroup until the standard input ends.
     Hold,
@@ -86,7 +87,14 @@ fn oci(mut words: impl Iterator<Item = OsString>) -> Result<Args, String> {
     let fd = words.next().unwrap_or_default();
     let fd = fd.to_str().and_then(|fd| fd.parse::<u16>().ok());
     let fd = fd.filter(|fd| *fd > 2).ok_or("oci needs a descriptor")?;
-    without_paths(Verb::Oci(i32::from(fd)), words)
+    let state_dir = words.next().map(PathBuf::from).unwrap_or_default();
+    if !state_dir.is_absolute() {
+        return Err("oci needs an absolute directory".to_owned());
+    }
+    Ok(Args {
+        state_dir,
+        ..without_paths(Verb::Oci(i32::from(fd)), words)?
+    })
 }
 
 fn without_paths(verb: Verb, mut words: impl Iterator<Item = OsString>) -> Result<Args, String> {
@@ -117,7 +125,8 @@ mod tests {
             socket: "s".into(),
         };
         assert_eq!(args, want);
-        assert_eq!(parse(&["oci", "7"]).unwrap().verb, Verb::Oci(7));
+        let oci = parse(&["oci", "7", "/d"]).unwrap();
+        assert_eq!((oci.verb, oci.state_dir), (Verb::Oci(7), "/d".into()));
         assert_eq!(parse(&["hold"]).unwrap().verb, Verb::Hold);
         for bad in [
             &[][..],
@@ -127,9 +136,11 @@ mod tests {
             &["--state-dir", "d", "--socket", "s"],
             &["--help"],
             &["oci"],
-            &["oci", "2"],
-            &["oci", "-1"],
-            &["oci", "3", "4"],
+            &["oci", "2", "/d"],
+            &["oci", "-1", "/d"],
+            &["oci", "3"],
+            &["oci", "3", "d"],
+            &["oci", "3", "/d", "4"],
         ] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use hanok_shim::sys::process;
@@ -15,6 +16,9 @@ const CGROUP2_MAGIC: i64 = 0x6367_7270;
 
 /// Rounds of [`Cgroups::kill_all`]; a fork bomb may need several, nothing needs this many.
 const KILL_ROUNDS: usize = 64;
+
+/// Longest text with a count of OOM kills: a few short lines.
+const MAX_COUNTER: usize = 512;
 
 /// How deep cgroups below the container's own are looked into.
 const MAX_DEPTH: usize = 8;
@@ -124,23 +128,48 @@ impl Cgroups {
         }
     }
 
-    /// How often the OOM killer has struck so far.
-    pub(crate) fn oom_kills(&self) -> OomKills {
-        let files = self.dirs.iter().flat_map(|d| {
-            ["memory.events", "memory.oom_control"]
-                .into_iter()
-                .map(|name| d.join(name))
-        });
-        let around = self.dirs.iter().filter_map(|dir| dir.parent());
-        let around = around.filter_map(|dir| fs::read_to_string(dir.join("memory.events")).ok());
+    /// Opens where the OOM killer's strikes are counted.
+    pub(crate) fn oom_counter(&self) -> OomCounter {
+        let open = |dir: &Path, name| File::open(dir.join(name)).ok();
+        let mut counter = OomCounter::default();
+        for dir in &self.dirs {
+            counter.own = open(dir, "memory.oom_control");
+            if counter.own.is_some() {
+                break;
+            }
+            counter.own = open(dir, "memory.events");
+            if counter.own.is_some() {
+                counter.around = dir.parent().and_then(|dir| open(dir, "memory.events"));
+                break;
+            }
+        }
+        counter
+    }
+}
+
+/// The files that count the OOM killer's strikes, open from the start of a container to its end.
+#[derive(Debug, Default)]
+pub(crate) struct OomCounter {
+    own: Option<File>,
+    /// Of the cgroup around it; v2 only.
+    around: Option<File>,
+}
+
+impl OomCounter {
+    /// How often it has struck so far.
+    pub(crate) fn read(&self) -> OomKills {
         OomKills {
-            own: files
-                .filter_map(|file| fs::read_to_string(file).ok())
-                .map(|text| oom_kills(&text))
-                .reduce(|all, one| all + one),
-            around: around.map(|text| oom_kills(&text)).sum(),
+            own: self.own.as_ref().and_then(count),
+            around: self.around.as_ref().and_then(count).unwrap_or(0),
         }
     }
+}
+
+/// None when the cgroup is gone.
+fn count(file: &File) -> Option<u64> {
+    let mut text = [0; MAX_COUNTER];
+    let length = file.read_at(&mut text, 0).ok()?;
+    Some(oom_kills(&String::from_utf8_lossy(&text[..length])))
 }
 
 /// How often the OOM killer has struck.
@@ -219,28 +248,32 @@ mod tests {
 
     #[test]
     fn cgroup_that_is_gone_leaves_the_answer_to_the_one_around_it() {
+        let kills = |own, around| OomKills { own, around };
+        let before = kills(Some(0), 2);
+        assert!(!kills(Some(0), 3).since(before, true), "another's");
+        assert!(kills(Some(1), 3).since(before, true));
+        assert!(kills(None, 3).since(before, true));
+        assert!(!kills(None, 3).since(before, false));
+        assert!(!kills(None, 3).since(kills(Some(0), 3), true));
+    }
+
+    #[test]
+    fn oom_kills_are_counted_where_the_kernel_has_a_file_for_them() {
         let pod = tempfile::tempdir().unwrap();
-        let dir = pod.path().join("container");
-        fs::create_dir(&dir).unwrap();
-        let set = |dir: &Path, kills: u64| {
+        let dirs = ["pids", "v1", "v2"].map(|name| pod.path().join(name));
+        dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+        fs::write(dirs[1].join("memory.oom_control"), "oom_kill 2\n").unwrap();
+        for (dir, kills) in [(&dirs[2], 3), (&pod.path().to_owned(), 4)] {
             fs::write(dir.join("memory.events"), format!("oom_kill {kills}\n")).unwrap();
+        }
+        let read = |dirs: &[PathBuf]| {
+            let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+            let OomKills { own, around } = Cgroups::new(&dirs).oom_counter().read();
+            (own, around)
         };
-        set(&dir, 0);
-        set(pod.path(), 2);
-        let cgroups = Cgroups::new(&[dir.to_string_lossy().into_owned()]);
-        let before = cgroups.oom_kills();
-        set(pod.path(), 3);
-        assert!(!cgroups.oom_kills().since(before, true), "another's");
-        set(&dir, 1);
-        assert!(cgroups.oom_kills().since(before, true));
-        fs::remove_dir_all(&dir).unwrap();
-        assert!(cgroups.oom_kills().since(before, true));
-        assert!(!cgroups.oom_kills().since(before, false));
-        let later = OomKills {
-            around: 3,
-            ..before
-        };
-        assert!(!cgroups.oom_kills().since(later, true));
+        assert_eq!(read(&dirs[..2]), (Some(2), 0));
+        assert_eq!(read(&dirs[2..]), (Some(3), 4));
+        assert_eq!(read(&dirs[..1]), (None, 0));
     }
 
     #[test]

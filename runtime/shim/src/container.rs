@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use hanok_shim::protocol::{ContainerState, Exit, Process};
 
-use crate::cgroup::{Cgroups, Entry, OomKills};
+use crate::cgroup::{Cgroups, Entry, OomCounter, OomKills};
 use crate::channel::{Line, ResolvedUser};
 use crate::failure::Failure;
 use crate::log::LogFile;
@@ -46,6 +46,8 @@ pub(crate) struct Container {
     pub(crate) entry: Entry,
     /// Whether its init is the first process of a PID namespace: then nothing outlives it.
     pub(crate) owns_pids: bool,
+    /// Where OOM kills are counted, until its end.
+    pub(crate) oom: OomCounter,
     /// OOM kills in the cgroup before the start.
     pub(crate) oom_kills_before: OomKills,
     /// What was asked to run; exec inherits from it.

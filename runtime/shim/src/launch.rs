@@ -1,7 +1,8 @@
 //! What `hanok oci` and the launcher of a container say to each other.
 //!
-//! The launcher is `hanok-shim oci FD`: a process that lives for one `create` or `exec`. Over the stream
-//! socket FD it takes one [`Order`] and answers with [`Message`]s, each a frame. The container's process is
+//! The launcher is `hanok-shim oci FD DIR`: a process that lives for one `create` or `exec`. DIR exists, and is for what
+//! all containers share. Over the stream
+//! socket FD it takes one [`Order`], or none, and answers with [`Message`]s, each a frame. The container's process is
 //! born as a child of the *caller*, so that whoever called `hanok oci` can become its parent and reap it, as
 //! with any OCI runtime. Nothing of it stays behind but that process.
 //!
@@ -38,8 +39,6 @@ pub struct CreateOrder {
     /// The container. Its log and stdin are not used: the process gets the launcher's own standard streams,
     /// or a terminal.
     pub container: ContainerSpec,
-    /// Directory for what all containers share; exists.
-    pub shared_dir: String,
     /// Where its mounts live: [`Namespace::New`] for a namespace of its own with the root filesystem as its
     /// root; otherwise the mounts stay in a namespace that others use too, and it is only chrooted.
     pub mount_namespace: Namespace,
@@ -77,8 +76,6 @@ pub struct UserMaps {
 /// A process beside a container's own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExecOrder {
-    /// Directory for what all containers share; exists.
-    pub shared_dir: String,
     /// The container's process.
     pub init: i32,
     /// Its start time in clock ticks (field 22 of `/proc/PID/stat`).

@@ -2,10 +2,10 @@
 //!
 //! [`protocol`] has the messages, [`frame`] puts them on a byte stream, [`client`] is the blocking caller
 //! (tests and small tools; the runtime has its own asynchronous one). [`launch`] and [`hook`] are for the OCI
-//! command line. [`sys`] is the only place with
-//! `unsafe` code.
+//! command line, [`devices`] is a table. [`sys`] is the only place with `unsafe` code.
 
 pub mod client;
+pub mod devices;
 pub mod frame;
 pub mod hook;
 pub mod launch;

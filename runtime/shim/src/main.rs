@@ -54,7 +54,7 @@ fn main() -> ExitCode {
         Verb::Launch => daemon::launch(&args),
         Verb::Serve => daemon::serve(&args),
         Verb::CheckUserNamespaces => check_users::check(&args.state_dir),
-        Verb::Oci(fd) => oci::run(fd),
+        Verb::Oci(fd) => oci::run(fd, &args.state_dir),
         Verb::Hold => {
             // It does not end before whoever holds the other end lets go, or dies.
             let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());

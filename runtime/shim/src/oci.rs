@@ -1,4 +1,4 @@
-//! `hanok-shim oci FD`: the launcher of one container or exec for `hanok oci`, without a daemon.
+//! `hanok-shim oci FD DIR`: the launcher of one container or exec for `hanok oci`, without a daemon.
 //!
 //! It goes the same way to exec as the shim ([`start_container`](crate::start_container),
 //! [`exec`](crate::exec), [`process`](crate::process)); but the process is a child of the launcher's caller,
@@ -35,17 +35,21 @@ pub(crate) use gate::Gate;
 /// Longest piece of an order that is read at once.
 const CHUNK: usize = 64 << 10;
 
-/// Serves the one order that comes by the inherited descriptor. What fails is told there; the error is for
-/// when even that is not possible.
-pub(crate) fn run(fd: i32) -> Result<()> {
+/// Serves the one order that comes by the inherited descriptor, if one comes: the caller may fail before. What fails is
+/// told there; the error is for when even that is not possible.
+pub(crate) fn run(fd: i32, shared_dir: &Path) -> Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).doing(|| "forbid dumps")?;
     let socket = take_inherited(fd).doing(|| format!("take descriptor {fd}"))?;
     let caller = Caller(UnixStream::from(socket));
-    let (order, fds) = caller.order()?;
-    let done = match order {
-        Order::Create(order) => create::create(&caller, *order, fds),
-        Order::Exec(order) => exec::exec(&caller, *order),
+    // While the caller makes the order ready.
+    let host = open_host_side(shared_dir);
+    let Some((order, fds)) = caller.order()? else {
+        return Ok(());
     };
+    let done = host.and_then(|host| match order {
+        Order::Create(order) => create::create(&caller, &host, *order, fds),
+        Order::Exec(order) => exec::exec(&caller, &host, *order),
+    });
     match done {
         Ok(()) => Ok(()),
         Err(Failure { kind, message }) => caller.tell(&Message::Failed { kind, message }, None),
@@ -57,19 +61,23 @@ pub(crate) fn run(fd: i32) -> Result<()> {
 struct Caller(UnixStream);
 
 impl Caller {
-    fn order(&self) -> Result<(Order, Vec<OwnedFd>)> {
+    /// None when the caller has left.
+    fn order(&self) -> Result<Option<(Order, Vec<OwnedFd>)>> {
         let mut decoder = frame::Decoder::new();
         let mut fds = Vec::new();
         let mut chunk = vec![0; CHUNK];
+        let mut begun = false;
         loop {
             let bad = |error| Failure::invalid(format!("cannot read the order: {error}"));
             if let Some(order) = decoder.next_message().map_err(bad)? {
-                return Ok((order, fds));
+                return Ok(Some((order, fds)));
             }
             let length =
                 socket::receive(&self.0, &mut chunk, &mut fds).doing(|| "read the order")?;
-            if length == 0 {
-                return Err(Failure::invalid("the order ended early"));
+            match length {
+                0 if begun => return Err(Failure::invalid("the order ended early")),
+                0 => return Ok(None),
+                _ => begun = true,
             }
             decoder.feed(&chunk[..length]);
         }
@@ -188,9 +196,9 @@ fn own_stdio() -> Result<Stdio> {
 }
 
 /// What the launcher takes from the node.
-fn open_host_side(shared_dir: &str) -> Result<Host> {
+fn open_host_side(shared_dir: &Path) -> Result<Host> {
     let born = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
-    Host::open(Path::new(shared_dir), born.trim().parse().unwrap_or(0))
+    Host::open(shared_dir, born.trim().parse().unwrap_or(0))
 }
 
 /// Sends a message to whoever reads a stream; nobody may be left.

@@ -117,7 +117,7 @@ impl Shim {
         let Some(container) = self.containers.get_mut(&key) else {
             return;
         };
-        let kills = container.cgroups.oom_kills();
+        let kills = std::mem::take(&mut container.oom).read();
         let exit = Exit {
             container: container.id.clone(),
             code: ending.code,

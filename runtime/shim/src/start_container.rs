@@ -56,7 +56,8 @@ impl Shim {
         let (mut io, stdio) = open_io(self, &spec)?;
         let cgroups = Cgroups::new(&spec.cgroups);
         let entry = cgroups.entry()?;
-        let oom_kills_before = cgroups.oom_kills();
+        let oom = cgroups.oom_counter();
+        let oom_kills_before = oom.read();
         let (line, child_line) = Line::pair().doing(|| "make a channel")?;
         let cloned = self.clone_into(&spec.namespaces.pid, entry.at_clone())?;
         let Cloned::Parent { pid, pidfd } = cloned else {
@@ -104,6 +105,7 @@ impl Shim {
                 cgroups,
                 entry,
                 owns_pids: spec.namespaces.pid == Namespace::New,
+                oom,
                 oom_kills_before,
                 process: spec.process,
                 user: None,

@@ -40,9 +40,15 @@ impl Undo {
 
 /// Sets the limits of a new cgroup.
 pub(super) fn set(directory: &Path, writes: Vec<Write>) -> Result<(), CgroupError> {
-    in_order(writes, |write| match skipped(directory, write) {
-        true => Ok(()),
-        false => write_file(&directory.join(&write.file), &write.value),
+    in_order(writes, |write| {
+        match write_file(&directory.join(&write.file), &write.value) {
+            Err(CgroupError::Write { source, .. })
+                if write.optional && source.kind() == io::ErrorKind::NotFound =>
+            {
+                Ok(())
+            }
+            done => done,
+        }
     })
 }
 

@@ -4,7 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{AGENT_LEAF, CgroupError, Hierarchy};
+use super::make::AGENT_LEAF;
+use super::{CgroupError, Hierarchy};
 
 /// A mounted cgroup filesystem.
 #[derive(Debug, PartialEq, Eq)]

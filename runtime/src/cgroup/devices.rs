@@ -5,7 +5,7 @@ use std::path::Path;
 
 use hanok_shim::sys::bpf::{INSTRUCTION, attach_device_filter};
 
-use super::{CgroupError, write_file};
+use super::{CgroupError, write_each, write_file};
 
 /// What a rule is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,10 +94,8 @@ pub(super) fn restrict_v1(directory: &Path, rules: &[DeviceRule]) -> Result<(), 
         return Ok(());
     }
     write_file(&directory.join("devices.deny"), "a")?;
-    let allow = directory.join("devices.allow");
-    rules
-        .iter()
-        .try_for_each(|rule| write_file(&allow, &rule.to_string()))
+    let lines = rules.iter().map(DeviceRule::to_string);
+    write_each(&directory.join("devices.allow"), lines)
 }
 
 /// On v2 the list is a program that the kernel runs at every access.

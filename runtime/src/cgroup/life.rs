@@ -56,6 +56,29 @@ impl Cgroups {
         })
     }
 
+    /// As [`Cgroups::prepare`], some time before the process, in a cgroup that is there; none with a driver that makes
+    /// no cgroup without a process. When it fails, what was made is for the caller to remove.
+    pub fn prepare_ahead(
+        &self,
+        path: &str,
+        resources: &Resources,
+        devices: &[DeviceRule],
+    ) -> Result<Option<Prepared>, CgroupError> {
+        if self.driver.joined() == Joined::Afterwards {
+            return Ok(None);
+        }
+        let place = self.place(path)?;
+        for hierarchy in &self.hierarchies {
+            self.make_leaf(hierarchy, &place)?;
+            hierarchy.limit(&place, resources)?;
+        }
+        self.restrict_devices(path, devices)?;
+        Ok(Some(Prepared {
+            directories: self.directories(path)?,
+            holder: None,
+        }))
+    }
+
     /// Where the holder of a pod's namespaces is to be born, at `path` in the pod's cgroup; none when it is born
     /// outside, and [`Cgroups::adopt`] puts it where it belongs. That is so on v1, where moving takes long, and with
     /// systemd, which makes no scope without a process: nothing waits for either.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::apply::{self, Undo};
 use super::values::Write;
-use super::{CgroupError, Cgroups, Hierarchy, detect, read, remove, write_file};
+use super::{CgroupError, Cgroups, Hierarchy, detect, read, remove, write_each, write_file};
 use crate::api::Resources;
 
 /// A cgroup's directory in one hierarchy.
@@ -79,6 +79,15 @@ impl Place {
             Some(high) => changed.and(self.write("memory.high", high.trim_end())),
             None => changed,
         }
+    }
+
+    /// Writes values to one of its files, one after the other.
+    pub fn write_each(
+        &self,
+        file: &str,
+        values: impl Iterator<Item = String>,
+    ) -> Result<(), CgroupError> {
+        write_each(&self.directory.join(file), values)
     }
 
     /// Writes a value to one of its files.

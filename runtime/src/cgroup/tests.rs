@@ -160,7 +160,7 @@ async fn root_device_filter_of_v2_denies_what_is_not_listed() {
         .find(|dir| dir.join("cgroup.procs").exists());
     let unified = unified.unwrap();
     let directory = unified.join(format!("hanok-service-test-bpf-{}", std::process::id()));
-    make_directory(&directory).unwrap();
+    fs::create_dir(&directory).unwrap();
     devices::restrict_v2(&directory, &DeviceRule::standard()).unwrap();
     let script = format!(
         "echo $$ > {}/cgroup.procs; : < /dev/null && echo null; true < /dev/kmsg || echo no kmsg; \

@@ -19,23 +19,24 @@ pub(crate) fn load(core: &Core, sandbox: &Arc<Sandbox>) -> Result<(), Unseen> {
         if !file_name(&dir).is_some_and(is_id) {
             continue;
         }
-        let file = record_file(&dir);
-        let record: ContainerRecord = match seen(&file, record::read(&file))? {
-            Ok(record) => record,
-            Err(error) => {
-                // Its snapshot, volumes and cgroup have no owner any more and are collected; the
-                // directory goes with the sandbox.
-                tracing::error!(path = %dir.display(), %error, "container record cannot be read");
-                continue;
-            }
-        };
-        if !spec_file(&dir).exists() {
-            // Creation did not come to its end, so nobody was told of it.
+        let spec = spec_file(&dir);
+        if seen(&spec, std::fs::metadata(&spec))?.is_err() {
+            // Creation did not come to its end, so nobody was told of it. Its snapshot, volumes and cgroup have no owner and
+            // are collected.
             if let Err(error) = record::remove_dir(&dir) {
                 tracing::warn!(path = %dir.display(), %error, "cannot remove unfinished container");
             }
             continue;
         }
+        let file = record_file(&dir);
+        let record: ContainerRecord = match seen(&file, record::read(&file))? {
+            Ok(record) => record,
+            Err(error) => {
+                // What it had has no owner either; the directory goes with the sandbox.
+                tracing::error!(path = %dir.display(), %error, "container record cannot be read");
+                continue;
+            }
+        };
         let exit = exit_file(&dir);
         let phase = recorded_phase(&record, seen(&exit, record::read(&exit))?.ok());
         let container = Container::new(record, sandbox.clone(), dir, phase);

@@ -11,7 +11,7 @@ use hanok_shim::protocol::Rootfs;
 use tracing::{Instrument, info_span};
 
 use super::rootfs::RootfsImage;
-use super::{Container, ContainerRecord, Phase, devices, propagation, record_file, spec_file};
+use super::{Container, ContainerRecord, Phase, devices, propagation, spec_file};
 use crate::api::{ContainerConfig, ContainerId, Error, Result, SandboxId, SandboxState};
 use crate::lsm::selinux::{self, Labels};
 use crate::sandbox::{Sandbox, hostname_file};
@@ -93,18 +93,23 @@ fn blank(id: &ContainerId, sandbox: &Sandbox, config: &ContainerConfig) -> Conta
 async fn make(core: &Arc<Core>, container: &Container, config: ContainerConfig) -> Result<()> {
     let image = image(core, &config).await?;
     check_filter(core, &config).await?;
+    let devices = devices::resolve(&config).map_err(|error| Error::Create(chain(&error)))?;
+    let (cgroup, resources) = (container.cgroup(), config.resources.clone());
+    container
+        .ahead
+        .begin(core, cgroup, resources, devices.rules);
     let app_armor = core.app_armor.profile(&config.security).await;
     let app_armor = app_armor.map_err(|error| Error::Create(chain(&error)))?;
     let labels = labels(core, container, &config)?;
     let mount_label = labels.mount.clone();
-    let spec = generate(core, container, &config, &image.facts, (app_armor, labels))?;
+    let parts = (devices.nodes, app_armor, labels);
+    let spec = generate(core, container, &config, &image.facts, parts)?;
     prepare_log(container)?;
     prepare_sources(&config)?;
     propagation::check(&config.mounts).map_err(Error::Create)?;
     // Not the directories above it: when the sandbox's is gone, so is the sandbox.
     let made = fs::DirBuilder::new().mode(0o700).create(&container.dir);
-    made.and_then(|()| record::write(&record_file(&container.dir), &container.record()))
-        .map_err(|error| files(&error))?;
+    made.map_err(|error| files(&error))?;
     let rootfs = core
         .images
         .prepare(container.id.as_str(), &config.image)
@@ -116,19 +121,23 @@ async fn make(core: &Arc<Core>, container: &Container, config: ContainerConfig) 
     if let Some(label) = mount_label {
         relabel(core, container, &config, label).await?;
     }
-    record::write(&spec_file(&container.dir), &spec).map_err(|error| files(&error))?;
-    container
-        .update(|record| {
-            record.rootfs = rootfs;
-            record.image_ref = image.reference;
-            let own = Some(config.stop_signal).filter(|signal| !signal.is_empty());
-            record.stop_signal = own.unwrap_or(image.facts.stop_signal);
-        })
+    let recorded = container.update(|record| {
+        record.rootfs = rootfs;
+        record.image_ref = image.reference;
+        let own = Some(config.stop_signal).filter(|signal| !signal.is_empty());
+        record.stop_signal = own.unwrap_or(image.facts.stop_signal);
+    });
+    // The specification last: a container without it is not one.
+    recorded
+        .and_then(|()| record::write(&spec_file(&container.dir), &spec))
         .map_err(|error| files(&error))
 }
 
 /// Undoes what [`make`] has done so far.
 async fn undo(core: &Core, container: &Container) {
+    container.ahead.settle().await;
+    let cgroup = core.cgroups.remove(&container.cgroup()).await;
+    let cgroup = cgroup.map_err(|error| chain(&error));
     let removed = core
         .images
         .remove(container.id.as_str())
@@ -137,7 +146,7 @@ async fn undo(core: &Core, container: &Container) {
     let volumes = record::remove_dir(&core.layout.volumes(&container.id));
     let files = record::remove_dir(&container.dir);
     let volumes = volumes.and(files).map_err(|error| error.to_string());
-    if let Err(error) = removed.and(volumes) {
+    if let Err(error) = cgroup.and(removed).and(volumes) {
         tracing::warn!(container = %container.id, error, "container could not be undone");
     }
 }
@@ -187,10 +196,9 @@ fn generate(
     container: &Container,
     config: &ContainerConfig,
     image: &ImageFacts,
-    (app_armor, labels): (Option<String>, Labels),
+    (devices, app_armor, labels): (Vec<oci_spec::runtime::LinuxDevice>, Option<String>, Labels),
 ) -> Result<oci_spec::runtime::Spec> {
     let sandbox = container.sandbox.record();
-    let devices = devices::resolve(config).map_err(|error| Error::Create(chain(&error)))?;
     let cgroup = child_cgroup(&sandbox.config.cgroup_parent, container.id.as_str());
     let host = HostFacts {
         capabilities: core.host.capabilities,
@@ -199,7 +207,7 @@ fn generate(
         pause_pid: sandbox.pid,
         hostname_file: Some(hostname_file(&container.sandbox.dir)),
         extra_masked_paths: core.host.extra_masked_paths.clone(),
-        devices: devices.nodes,
+        devices,
         volumes: core.layout.volumes(&container.id),
         cgroup: format!("/{cgroup}"),
         app_armor,

@@ -20,15 +20,13 @@ pub(crate) async fn remove(core: &Core, id: &ContainerId) -> Result<()> {
         stop::kill(&container, &mut container.watch()).await?;
     }
     let mut failures = Failures::default();
-    failures.note(forget_in_shim(&container).await);
-    // Whatever became of the shim, nothing survives this.
-    failures.note(
-        core.cgroups
-            .remove(&container.cgroup())
-            .await
-            .err()
-            .map(|e| chain(&e)),
-    );
+    container.ahead.settle().await;
+    // Whatever becomes of the shim, nothing survives the latter. Both at once: the shim has its own to do.
+    let cgroup = container.cgroup();
+    let (forgotten, removed) =
+        tokio::join!(forget_in_shim(&container), core.cgroups.remove(&cgroup));
+    failures.note(forgotten);
+    failures.note(removed.err().map(|error| chain(&error)));
     failures.note(
         core.images
             .remove(id.as_str())

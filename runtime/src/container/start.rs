@@ -90,13 +90,18 @@ async fn prepare(
     let other = |error: &(dyn std::error::Error + 'static)| failure(chain(error));
     let record = container.record();
     let cgroup = container.cgroup();
-    let devices = devices::resolve(&record.config).map_err(|error| other(&error))?;
-    let prepared = core
-        .cgroups
-        .prepare(&cgroup, &record.config.resources, &devices.rules)
-        .await
-        .map_err(|error| other(&error))?;
-
+    let resources = &record.config.resources;
+    let prepared = match container.ahead.take(resources).await {
+        Some(prepared) => prepared,
+        None => {
+            let devices = devices::resolve(&record.config).map_err(|error| other(&error))?;
+            let prepared = core
+                .cgroups
+                .prepare(&cgroup, resources, &devices.rules)
+                .await;
+            prepared.map_err(|error| other(&error))?
+        }
+    };
     let sandbox = container.sandbox.record();
     let target_pid = match pid_mode(&sandbox.config, &record.config) {
         NamespaceMode::Target(target) => target_of(core, container, target)?,

@@ -148,13 +148,12 @@ fn limit(place: &cgroup::Place, resources: &LinuxResources, devices: &[DeviceLin
         .iter()
         .any(|controller| controller == "devices")
     {
-        for line in devices {
-            let file = if line.allow {
-                "devices.allow"
-            } else {
-                "devices.deny"
+        for lines in devices.chunk_by(|one, next| one.allow == next.allow) {
+            let file = match lines.first() {
+                Some(line) if line.allow => "devices.allow",
+                _ => "devices.deny",
             };
-            place.write(file, &line.rule.to_string())?;
+            place.write_each(file, lines.iter().map(|line| line.rule.to_string()))?;
         }
     }
     Ok(())

@@ -99,11 +99,12 @@ impl Runtime {
         record.save()?;
         record.put(CONFIG, &bundle.bytes)?;
         let plan = hooks::plan(bundle.spec.hooks().as_ref(), record)?;
+        let shared_dir = self.shared_dir()?;
+        let mut launcher = Launcher::start(&self.shim, &shared_dir)?;
         record.poststart = plan.poststart;
         record.poststop = plan.poststop;
         // Until the container is there; with it goes what keeps the cgroup.
         let _holder = cgroups::make(self, &bundle.linux(), record)?;
-        let shared_dir = self.shared_dir()?;
         let filter = bundle
             .seccomp
             .as_ref()
@@ -111,7 +112,6 @@ impl Runtime {
             .transpose()?;
         let inputs = translate::Inputs {
             record,
-            shared_dir: &shared_dir,
             filter: filter.as_ref(),
             preserved_fds: options.preserve_fds,
             announce_prepared: !plan.create_runtime.is_empty(),
@@ -124,7 +124,7 @@ impl Runtime {
         record.put(PROCESS, &process)?;
         let listener = listen(&record.dir)?;
         let order = Order::Create(Box::new(order));
-        let mut launcher = Launcher::start(&self.shim, &order, &[listener.as_fd()])?;
+        launcher.order(&order, &[listener.as_fd()])?;
         drop(listener);
         let mut master = None;
         loop {

@@ -71,8 +71,8 @@ impl Runtime {
             true => None,
             false => Some(supervise::take_signals()?),
         };
+        let mut launcher = Launcher::start(&self.shim, &self.shared_dir()?)?;
         let order = ExecOrder {
-            shared_dir: self.shared_dir()?.to_string_lossy().into_owned(),
             init: record.pid,
             init_started: record.started,
             chrooted: record.chrooted,
@@ -87,7 +87,7 @@ impl Runtime {
             preserved_fds: options.preserve_fds,
         };
         let order = Order::Exec(Box::new(order));
-        let mut launcher = Launcher::start(&self.shim, &order, &[])?;
+        launcher.order(&order, &[])?;
         let mut pid = 0;
         let master = match follow(&mut launcher, options, size, &mut pid) {
             Ok(master) => master,

@@ -1,7 +1,8 @@
-//! The launcher on the caller's side: `hanok-shim oci FD`, started for one order.
+//! The launcher on the caller's side: `hanok-shim oci FD DIR`, started for one order.
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -28,22 +29,28 @@ pub(super) struct Launcher {
     socket: UnixStream,
     decoder: Decoder,
     fds: Vec<OwnedFd>,
+    ordered: bool,
 }
 
 impl Launcher {
-    /// Starts it with our standard streams and gives it its order, and `fds` beside it.
-    pub(super) fn start(shim: &Path, order: &Order, fds: &[BorrowedFd<'_>]) -> Result<Self> {
-        let failed = OciError::io("start", shim);
-        let (socket, child) = start(shim).map_err(failed)?;
-        let bytes = frame::encode(order).map_err(|error| OciError::Config(error.to_string()))?;
-        socket::send_all(&socket, &bytes, fds)
-            .map_err(|error| OciError::io("order", shim)(error.into()))?;
+    /// Starts it with our standard streams, for containers that share a directory. It comes to life while its order is
+    /// made ready.
+    pub(super) fn start(shim: &Path, shared_dir: &Path) -> Result<Self> {
+        let (socket, child) = start(shim, shared_dir).map_err(OciError::io("start", shim))?;
         Ok(Self {
             child,
             socket,
             decoder: Decoder::new(),
             fds: Vec::new(),
+            ordered: false,
         })
+    }
+
+    /// Gives it its order, and `fds` beside it.
+    pub(super) fn order(&mut self, order: &Order, fds: &[BorrowedFd<'_>]) -> Result<()> {
+        self.ordered = true;
+        let bytes = frame::encode(order).map_err(|error| OciError::Config(error.to_string()))?;
+        socket::send_all(&self.socket, &bytes, fds).map_err(broken)
     }
 
     /// What it tells next, with the descriptor beside it. A failure of the container is the error.
@@ -78,6 +85,16 @@ impl Launcher {
     }
 }
 
+impl Drop for Launcher {
+    /// One without an order ends at once, and must not hold our streams longer than we do.
+    fn drop(&mut self) {
+        if !self.ordered {
+            let _ = self.socket.shutdown(Shutdown::Both);
+            let _ = self.child.wait();
+        }
+    }
+}
+
 /// Reads what comes by a connection to a created container: nothing when its program runs.
 pub(super) fn outcome(mut connection: &UnixStream) -> Result<()> {
     match frame::read::<Message>(&mut connection).map_err(broken)? {
@@ -86,7 +103,7 @@ pub(super) fn outcome(mut connection: &UnixStream) -> Result<()> {
     }
 }
 
-fn start(shim: &Path) -> io::Result<(UnixStream, Child)> {
+fn start(shim: &Path, shared_dir: &Path) -> io::Result<(UnixStream, Child)> {
     let (socket, theirs) = UnixStream::pair()?;
     let program = sealed(shim)?;
     // Both are inherited; the launcher hands none of them on.
@@ -95,6 +112,7 @@ fn start(shim: &Path) -> io::Result<(UnixStream, Child)> {
     }
     let child = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()))
         .args(["oci", &theirs.as_raw_fd().to_string()])
+        .arg(shared_dir)
         .spawn()?;
     Ok((socket, child))
 }

@@ -22,7 +22,6 @@ const LINUX32: u32 = 0x0008;
 /// What the bundle does not hold.
 pub(super) struct Inputs<'a> {
     pub(super) record: &'a Record,
-    pub(super) shared_dir: &'a Path,
     pub(super) filter: Option<&'a Filter>,
     pub(super) preserved_fds: u32,
     pub(super) announce_prepared: bool,
@@ -67,7 +66,6 @@ pub(super) fn order(bundle: &Bundle, inputs: Inputs<'_>) -> Result<CreateOrder> 
     };
     Ok(CreateOrder {
         container,
-        shared_dir: text(inputs.shared_dir),
         mount_namespace,
         users: namespaces::users(&linux)?,
         root_propagation: mounts::root_propagation(linux.rootfs_propagation().as_deref())?,

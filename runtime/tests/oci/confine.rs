@@ -59,7 +59,7 @@ fn root_the_shim_is_not_written_to_by_what_it_starts() {
     }
     // A container that runs it by its own link cannot change it either.
     let mut own = Bundle::new("");
-    own.config["process"]["args"] = json!(["/proc/self/exe", "oci", "9"]);
+    own.config["process"]["args"] = json!(["/proc/self/exe", "oci", "9", "/"]);
     if own.create().is_ok() {
         let _ = own.runtime.start(&own.id);
         own.wait();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hanok_runtime::api::{ContainerState, Error, NamespaceMode, RuntimeService, SandboxState};
 
-use crate::rig::{Rig, memory};
+use crate::rig::{Rig, cgroups_below, memory, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn root_containers_of_a_pod_reach_each_other_on_localhost() {
@@ -263,5 +263,23 @@ async fn root_pause_dies_and_the_sandbox_is_not_ready() {
         .unwrap();
     let view = rig.runtime().pod_view(&sandbox.config.uid).await.unwrap();
     assert_eq!(view.sandboxes[0].state, SandboxState::NotReady);
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_a_container_that_is_never_started_leaves_no_cgroup() {
+    let rig = Rig::new("ahead").await;
+    let sandbox = rig.sandbox().await.id;
+    let there = |id: &str| cgroups_below(&rig.name).iter().any(|dir| dir.ends_with(id));
+    for patient in [true, false] {
+        let config = rig.script("c", "true");
+        let created = rig.runtime().create_container(&sandbox, config).await;
+        let id = created.unwrap();
+        if patient {
+            until("its cgroup", || there(id.as_str())).await;
+        }
+        rig.runtime().remove_container(&id).await.unwrap();
+        assert!(!there(id.as_str()));
+    }
     rig.finish().await;
 }

@@ -13,10 +13,11 @@ use hanok_shim::sys::process::{set_domainname, set_personality};
 use rustix::system::sethostname;
 
 use super::gate::run_hooks;
-use super::{Caller, Gate, Last, clone_into, open_host_side, own_stdio};
+use super::{Caller, Gate, Last, clone_into, own_stdio};
 use crate::cgroup::Cgroups;
 use crate::channel::{Line, Report};
 use crate::failure::{Doing, Failure, Result};
+use crate::host::Host;
 use crate::start_container::{Child, check};
 use crate::users::make_mapped;
 
@@ -71,7 +72,12 @@ impl Bundle {
     }
 }
 
-pub(super) fn create(caller: &Caller, order: CreateOrder, mut fds: Vec<OwnedFd>) -> Result<()> {
+pub(super) fn create(
+    caller: &Caller,
+    host: &Host,
+    order: CreateOrder,
+    mut fds: Vec<OwnedFd>,
+) -> Result<()> {
     let spec = order.container;
     check(&spec)?;
     let of_pod =
@@ -95,13 +101,12 @@ pub(super) fn create(caller: &Caller, order: CreateOrder, mut fds: Vec<OwnedFd>)
         announce_prepared: order.announce_prepared,
         create_hooks: order.create_hooks,
     };
-    let host = open_host_side(&order.shared_dir)?;
     let stdio = match spec.tty {
         true => None,
         false => Some(own_stdio()?),
     };
     let users = match &order.users {
-        Some(maps) => Some(make_mapped(&host, [&maps.uids, &maps.gids], maps.root)?),
+        Some(maps) => Some(make_mapped(host, [&maps.uids, &maps.gids], maps.root)?),
         None => None,
     };
     if let (Some(users), Some(stdio)) = (&users, &stdio) {
@@ -121,7 +126,7 @@ pub(super) fn create(caller: &Caller, order: CreateOrder, mut fds: Vec<OwnedFd>)
         // Or the end of the launcher would not be seen on the channel.
         drop(line);
         let child = Child {
-            host: &host,
+            host,
             shm: None,
             users: users.as_ref(),
             sandbox: None,

@@ -8,7 +8,7 @@ use hanok_shim::sys::exec::exit_now;
 use rustix::fs::OFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::{Caller, Gate, Last, open_host_side, own_stdio};
+use super::{Caller, Gate, Last, own_stdio};
 use crate::cgroup::Cgroups;
 use crate::channel::Line;
 use crate::exec::{Child, Streams};
@@ -17,8 +17,7 @@ use crate::host::Host;
 use crate::resolve::open_host;
 use crate::users::hand_over;
 
-pub(super) fn exec(caller: &Caller, order: ExecOrder) -> Result<()> {
-    let host = open_host_side(&order.shared_dir)?;
+pub(super) fn exec(caller: &Caller, host: &Host, order: ExecOrder) -> Result<()> {
     let gone = || Failure::not_found("process of the container", &order.init.to_string());
     let init = pidfd_open(
         Pid::from_raw(order.init).ok_or_else(gone)?,
@@ -26,7 +25,7 @@ pub(super) fn exec(caller: &Caller, order: ExecOrder) -> Result<()> {
     )
     .doing(|| "open the container's process")?;
     // The number may have been given to somebody else; the descriptor is on who has it now.
-    if start_time(&host, order.init)? != order.init_started {
+    if start_time(host, order.init)? != order.init_started {
         return Err(gone());
     }
     let root = match order.chrooted {
@@ -59,7 +58,7 @@ pub(super) fn exec(caller: &Caller, order: ExecOrder) -> Result<()> {
         drop(line);
         let gate = Gate::new(None, Vec::new(), order.preserved_fds);
         let child = Child {
-            host: &host,
+            host,
             init: init.as_fd(),
             users: order.users.is_some(),
             root: root.as_ref().map(AsFd::as_fd),

@@ -4,6 +4,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
+use hanok_shim::devices::{LINKS, NODES};
 use hanok_shim::protocol::{Device, Mount, MountSource};
 use rustix::fs::{
     AtFlags, Dev, FileType, Gid, Mode, OFlags, Stat, Uid, chmodat, chownat, makedev, mkdirat,
@@ -17,32 +18,13 @@ use crate::failure::{Doing, Failure, Result};
 use crate::resolve::{self, Kind};
 use crate::users::Users;
 
-/// Nodes that every container has: name, major, minor.
-const STANDARD: [(&str, u32, u32); 6] = [
-    ("null", 1, 3),
-    ("zero", 1, 5),
-    ("full", 1, 7),
-    ("random", 1, 8),
-    ("urandom", 1, 9),
-    ("tty", 5, 0),
-];
-
-/// Links that every container has.
-const LINKS: [(&str, &str); 5] = [
-    ("fd", "/proc/self/fd"),
-    ("stdin", "/proc/self/fd/0"),
-    ("stdout", "/proc/self/fd/1"),
-    ("stderr", "/proc/self/fd/2"),
-    ("ptmx", "pts/ptmx"),
-];
-
 /// Fills /dev, unless it is the node's own.
 pub(super) fn fill(root: BorrowedFd<'_>, mounts: &[Mount], devices: &[Device]) -> Result<()> {
     if is_bound(mounts) {
         return Ok(());
     }
     let dev = resolve::real_dir(root, "dev")?;
-    for (name, major, minor) in STANDARD {
+    for (name, major, minor) in NODES {
         let mode = Mode::from_raw_mode(0o666);
         let device = makedev(major, minor);
         make_node(
@@ -70,7 +52,7 @@ pub(super) fn make_nodes(dev: BorrowedFd<'_>, users: &Users, devices: &[Device])
         let (uid, gid) = users.owner(uid, gid);
         (uid.as_raw(), gid.as_raw())
     };
-    for (name, major, minor) in STANDARD {
+    for (name, major, minor) in NODES {
         let (mode, device) = (Mode::from_raw_mode(0o666), makedev(major, minor));
         let kind = FileType::CharacterDevice;
         make_node(dev, name, kind, mode, device, own(0, 0))?;

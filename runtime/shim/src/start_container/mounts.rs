@@ -193,26 +193,37 @@ fn apply_attributes(mount: &Mount, source: &OwnedFd) -> rustix::io::Result<()> {
     } else {
         0
     };
+    let propagation = Attributes {
+        propagation: match mount.propagation {
+            0 => PRIVATE,
+            other => other,
+        },
+        ..Attributes::default()
+    };
     let attributes = Attributes {
         // Ids are mapped by the node's root, before this.
         set: mount.attr_set & !ATTR_IDMAP,
         clear: mount.attr_clear | atime,
-        propagation: 0,
+        ..propagation
     };
-    if attributes != Attributes::default() {
-        mount_setattr(source, mount.attr_recursive, attributes)?;
+    // Propagation is of the whole tree, attributes only where that is asked for.
+    if is_tree(&mount.source) && !mount.attr_recursive {
+        mount_setattr(source, true, propagation)?;
     }
-    let propagation = match mount.propagation {
-        0 => PRIVATE,
-        other => other,
-    };
-    mount_setattr(
+    mount_setattr(source, mount.attr_recursive, attributes)
+}
+
+/// Whether a source may be more than one mount.
+fn is_tree(source: &MountSource) -> bool {
+    matches!(
         source,
-        true,
-        Attributes {
-            propagation,
-            ..Attributes::default()
-        },
+        MountSource::Bind {
+            recursive: true,
+            ..
+        } | MountSource::BindBelow {
+            recursive: true,
+            ..
+        }
     )
 }
 

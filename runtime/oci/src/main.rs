@@ -1,25 +1,24 @@
 //! `hanok-oci`: `hanok oci` as a program of its own.
 //!
-//! Callers know a program and no subcommand, and start it several times a container. Nothing of the node is in it,
-//! whose tables alone take a millisecond to relocate.
+//! Callers know a program and no subcommand, and start it several times a container. It is built as the shim is, static
+//! and at a fixed address: loaded as other programs are, it would spend most of its time on page faults.
 
 use std::process::ExitCode;
 
 use clap::Parser;
-use hanok_agent::cmd::complaint::refuse;
-use hanok_agent::cmd::oci;
+use hanok_oci::complaint::refuse;
 
 /// An OCI runtime: create, start, state, kill, delete, run, exec, ps, features.
 #[derive(Debug, Parser)]
 #[command(name = "hanok-oci", version)]
 struct Cli {
     #[command(flatten)]
-    options: oci::Options,
+    options: hanok_oci::Options,
 }
 
 fn main() -> ExitCode {
     match Cli::try_parse() {
-        Ok(cli) => oci::run(cli.options),
+        Ok(cli) => hanok_oci::run(cli.options),
         Err(error) => refuse(&error),
     }
 }
