@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hanok_runtime::api::{ContainerId, RuntimeService};
-use k8s_openapi::api::core::v1::{Container, Probe, TCPSocketAction};
+use k8s_openapi::api::core::v1::{Container, Probe};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::super::back_off::go_duration;
@@ -29,40 +29,61 @@ pub(super) enum Answer {
     Unknown(String),
 }
 
-/// What is probed.
-#[derive(Clone, Copy)]
-pub(super) struct Target<'a> {
-    pub(super) runtime: &'a dyn RuntimeService,
-    pub(super) container: &'a Container,
-    pub(super) id: &'a ContainerId,
-    /// The pod's address.
-    pub(super) ip: &'a str,
+/// What a probe asks, made ready once for all of its attempts.
+#[derive(Debug)]
+pub(super) enum Question {
+    /// Program and arguments, run in the container.
+    Exec(Vec<String>),
+    /// A request to it.
+    Http(Box<Get>),
+    /// A connection to a host and port.
+    Tcp(String, u16),
+    /// The health of a service at a host and port.
+    Grpc(String, u16, String),
+    /// Nothing that can be asked, for this reason.
+    Impossible(String),
 }
 
-/// Probes once.
-pub(super) async fn attempt(target: Target<'_>, probe: &Probe, limit: Duration) -> Answer {
-    if let Some(exec) = &probe.exec {
-        let command = exec.command.as_deref().unwrap_or_default();
-        return exec_answer(target, command, limit).await;
-    }
-    if let Some(action) = &probe.http_get {
-        return match Get::new(action, target.container, target.ip, USER_AGENT) {
-            Ok(get) => http_answer(&get, limit).await,
-            Err(cause) => Answer::Unknown(cause),
+impl Question {
+    /// The question of a probe of a container in the pod that has this address.
+    pub(super) fn new(probe: &Probe, container: &Container, ip: &str) -> Self {
+        let ready = if let Some(exec) = &probe.exec {
+            let command = exec.command.as_deref().unwrap_or_default();
+            Ok(Self::Exec(expanded(command, container)))
+        } else if let Some(action) = &probe.http_get {
+            Get::new(action, container, ip, USER_AGENT).map(|get| Self::Http(Box::new(get)))
+        } else if let Some(action) = &probe.tcp_socket {
+            let host = action.host.as_deref().filter(|host| !host.is_empty());
+            let host = host.unwrap_or(ip).to_owned();
+            http::port(&action.port, container).map(|port| Self::Tcp(host, port))
+        } else if let Some(action) = &probe.grpc {
+            let service = action.service.clone().unwrap_or_default();
+            u16::try_from(action.port)
+                .map(|port| Self::Grpc(ip.to_owned(), port, service))
+                .map_err(|_| format!("invalid port number: {}", action.port))
+        } else {
+            Err(format!("missing probe handler for {}", container.name))
         };
+        ready.unwrap_or_else(Self::Impossible)
     }
-    if let Some(action) = &probe.tcp_socket {
-        return tcp_answer(target, action, limit).await;
+
+    /// Asks once.
+    pub(super) async fn ask(
+        &self,
+        runtime: &dyn RuntimeService,
+        id: &ContainerId,
+        limit: Duration,
+    ) -> Answer {
+        match self {
+            Self::Exec(command) => exec_answer(runtime, id, command, limit).await,
+            Self::Http(get) => http_answer(get, limit).await,
+            Self::Tcp(host, port) => tcp_answer(host, *port, limit).await,
+            Self::Grpc(host, port, service) => {
+                answer(grpc::check(host, *port, service, USER_AGENT, limit).await)
+            }
+            Self::Impossible(cause) => Answer::Unknown(cause.clone()),
+        }
     }
-    if let Some(action) = &probe.grpc {
-        let service = action.service.as_deref().unwrap_or_default();
-        let Ok(port) = u16::try_from(action.port) else {
-            return Answer::Unknown(format!("invalid port number: {}", action.port));
-        };
-        return answer(grpc::check(target.ip, port, service, USER_AGENT, limit).await);
-    }
-    let name = &target.container.name;
-    Answer::Unknown(format!("missing probe handler for {name}"))
 }
 
 fn answer(result: Result<(), String>) -> Answer {
@@ -72,22 +93,30 @@ fn answer(result: Result<(), String>) -> Answer {
     }
 }
 
-async fn exec_answer(target: Target<'_>, command: &[String], limit: Duration) -> Answer {
+/// The command with the container's variables in it.
+fn expanded(command: &[String], container: &Container) -> Vec<String> {
     let lookup = |name: &str| {
-        let mut envs = target.container.env.iter().flatten();
+        let mut envs = container.env.iter().flatten();
         let found = envs.rfind(|env| env.name == name)?;
         Some(found.value.as_deref().unwrap_or_default())
     };
-    let command: Vec<String> = command
-        .iter()
+    let words = command.iter();
+    words
         .map(|word| expand(word, lookup).into_owned())
-        .collect();
-    let text = command.join(" ");
-    match command::run(target.runtime, command, target.id, Some(limit)).await {
+        .collect()
+}
+
+async fn exec_answer(
+    runtime: &dyn RuntimeService,
+    id: &ContainerId,
+    command: &[String],
+    limit: Duration,
+) -> Answer {
+    match command::run(runtime, command.to_vec(), id, Some(limit)).await {
         Ok(Ended::Exit { code: 0, .. }) => Answer::Passed,
         Ok(Ended::Exit { output, .. }) => Answer::Failed(output),
         Ok(Ended::TimedOut) => {
-            let limit = go_duration(limit);
+            let (text, limit) = (command.join(" "), go_duration(limit));
             Answer::Failed(format!(
                 "command timed out: {text:?} timed out after {limit}"
             ))
@@ -119,13 +148,7 @@ async fn http_answer(get: &Get, limit: Duration) -> Answer {
     }
 }
 
-async fn tcp_answer(target: Target<'_>, action: &TCPSocketAction, limit: Duration) -> Answer {
-    let host = action.host.as_deref().filter(|host| !host.is_empty());
-    let host = host.unwrap_or(target.ip);
-    let port = match http::port(&action.port, target.container) {
-        Ok(port) => port,
-        Err(cause) => return Answer::Unknown(cause),
-    };
+async fn tcp_answer(host: &str, port: u16, limit: Duration) -> Answer {
     let connected = timeout(limit, dial::dial(host, port)).await;
     answer(match connected {
         Ok(connected) => connected.map(drop),

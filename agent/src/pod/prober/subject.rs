@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::super::settings::Deps;
-use super::attempt::{Answer, Target, attempt};
+use super::attempt::{Answer, Question};
 use super::ticks::Ticks;
 use crate::sinks::EventKind;
 
@@ -79,9 +79,10 @@ impl Subject {
     async fn settle(&self, probe: &Probe, kind: &str, verdict: fn(bool) -> Verdict) -> bool {
         let mut counts = Counts::of(probe);
         let mut timer = self.timer(probe);
+        let question = self.question(probe);
         loop {
             timer.tick().await;
-            let passed = self.once(probe, kind).await;
+            let passed = self.once(&question, probe, kind).await;
             if let Some(passed) = passed.and_then(|passed| counts.count(passed)) {
                 self.tell(verdict(passed));
                 return passed;
@@ -94,9 +95,10 @@ impl Subject {
         let mut counts = Counts::of(probe);
         let mut told = None;
         let mut timer = self.timer(probe);
+        let question = self.question(probe);
         loop {
             timer.tick().await;
-            let passed = self.once(probe, kind).await;
+            let passed = self.once(&question, probe, kind).await;
             let passed = passed.and_then(|passed| counts.count(passed));
             if let Some(news) = passed.filter(|news| Some(*news) != told) {
                 told = passed;
@@ -121,21 +123,20 @@ impl Subject {
         Ticks::new(self.deps.clock, first, period)
     }
 
+    fn question(&self, probe: &Probe) -> Question {
+        Question::new(probe, &self.container, &self.ip)
+    }
+
     /// One probe: passed, failed, or no answer that counts.
-    async fn once(&self, probe: &Probe, kind: &str) -> Option<bool> {
+    async fn once(&self, question: &Question, probe: &Probe, kind: &str) -> Option<bool> {
         let limit = seconds(probe.timeout_seconds, 1).max(Duration::from_secs(1));
-        let target = Target {
-            runtime: &*self.deps.runtime,
-            container: &self.container,
-            id: &self.id,
-            ip: &self.ip,
-        };
-        let mut answer = attempt(target, probe, limit).await;
+        let runtime = &*self.deps.runtime;
+        let mut answer = question.ask(runtime, &self.id, limit).await;
         for _ in 1..TRIES {
             if !matches!(answer, Answer::Unknown(_)) {
                 break;
             }
-            answer = attempt(target, probe, limit).await;
+            answer = question.ask(runtime, &self.id, limit).await;
         }
         let (passed, reason, message) = match answer {
             Answer::Passed => return Some(true),

@@ -13,13 +13,9 @@ async fn one(probe: Value, answer: Option<i32>) -> Answer {
         json!({"name": "c", "env": [{"name": "A", "value": "x"}, {"name": "B", "valueFrom": {}}]});
     let container: Container = serde_json::from_value(container).expect("a container");
     let probe: Probe = serde_json::from_value(probe).expect("a probe");
-    let target = Target {
-        runtime: &*fake,
-        container: &container,
-        id: &ContainerId("c.0".into()),
-        ip: "127.0.0.1",
-    };
-    attempt(target, &probe, Duration::from_secs(1)).await
+    let id = ContainerId("c.0".into());
+    let question = Question::new(&probe, &container, "127.0.0.1");
+    question.ask(&*fake, &id, Duration::from_secs(1)).await
 }
 
 #[tokio::test]
