@@ -4,7 +4,11 @@
 //! length is paid for each time. libseccomp compares a call's number with each number of the policy; most neighbours
 //! have the same fate, so a tree of ranges says it in a fraction. What looks at arguments is taken over as it is.
 
+mod decide;
+
 use std::collections::BTreeSet;
+
+use decide::decide;
 
 const LOAD: u16 = 0x20;
 const JUMP: u16 = 0x05;
@@ -206,48 +210,14 @@ fn runs(program: &[Instruction], architecture: u32, numbers: &BTreeSet<u32>) -> 
     Some(runs)
 }
 
-/// Writes the instructions that find a number's run. Gives the places that look into the old program.
-fn decide(runs: &[Run], out: &mut Vec<Instruction>, looks: &mut Vec<(usize, usize)>) {
-    if runs.len() > 1 {
-        out.push(instruction(LOAD, NUMBER));
-    }
-    find(runs, out, looks);
-}
-
-fn find(runs: &[Run], out: &mut Vec<Instruction>, looks: &mut Vec<(usize, usize)>) {
-    let (below, above) = runs.split_at(runs.len() / 2);
-    let Some(&(first, end)) = above.first() else {
-        return;
-    };
-    if below.is_empty() {
-        match end {
-            End::Return(value) => out.push(instruction(RETURN, value)),
-            End::Look(at) => {
-                looks.push((out.len(), at));
-                out.push(instruction(JUMP, 0));
-            }
-        }
-        return;
-    }
-    let at = out.len();
-    // The long jump is taken for what is not below, when the short one does not reach.
-    out.push(Instruction {
-        no: 1,
-        ..instruction(GREATER_EQUAL, first)
-    });
-    out.push(instruction(JUMP, 0));
-    find(below, out, looks);
-    out[at + 1].k = u32::try_from(out.len() - at - 2).unwrap_or(u32::MAX);
-    find(above, out, looks);
-}
-
-/// Has every comparison go to where it ends up: over jumps, and to the last return of the same value that it reaches.
+/// Has every comparison go to where it ends up: over jumps, and to a return of the same value that others go to already.
 fn share_returns(program: &mut [Instruction]) -> Option<()> {
+    let mut shared = BTreeSet::new();
     for at in (0..program.len()).rev() {
         if !matches!(program[at].code, EQUAL | GREATER | GREATER_EQUAL | BITS) {
             continue;
         }
-        let resolve = |offset: u8| -> Option<u8> {
+        let mut resolve = |offset: u8| -> Option<u8> {
             let reach = |to: usize| u8::try_from(to - at - 1).ok();
             let mut to = at + 1 + usize::from(offset);
             while program.get(to)?.code == JUMP {
@@ -258,12 +228,14 @@ fn share_returns(program: &mut [Instruction]) -> Option<()> {
                 to = next;
             }
             let target = *program.get(to)?;
-            let mut furthest = to;
             if target.code == RETURN {
                 let last = program.len().min(at + 2 + usize::from(u8::MAX));
-                furthest = (to..last).rfind(|place| program[*place] == target)?;
+                let mut known = shared.range(to..last).copied();
+                // Or this one, which those in front reach for the longest.
+                to = known.find(|place| program[*place] == target).unwrap_or(to);
+                shared.insert(to);
             }
-            reach(furthest)
+            reach(to)
         };
         let (yes, no) = (resolve(program[at].yes)?, resolve(program[at].no)?);
         (program[at].yes, program[at].no) = (yes, no);
