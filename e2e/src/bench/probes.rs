@@ -1,5 +1,5 @@
-//! What a node spends on probes: its own processes; and all of it, with what it takes to begin a program in a container,
-//! but without what the program itself would have taken there.
+//! What a node spends on probes: its own processes; all of it, with the programs that are run; and that without what the
+//! same programs and connections take by themselves, at the same pace, when a loop of a few system calls makes them.
 
 use std::time::Duration;
 
@@ -14,12 +14,13 @@ use super::report::Report;
 use super::subject::Subject;
 use super::usage;
 use crate::manifest::{self, pod, testapp};
+use crate::{network, paths};
 
 /// What exec probes run.
 const PROGRAM: [&str; 3] = ["/testapp", "print", "yes"];
 
 /// How often the floor is taken.
-const FLOOR_RUNS: u32 = 2000;
+const FLOOR_RUNS: u32 = 1000;
 
 /// Makes the pods without probes and then with them, and takes the difference of what the node spends.
 ///
@@ -36,8 +37,15 @@ pub(super) async fn measure(
     let idle = Duration::from_secs(options.idle);
     for subject in subjects {
         bench.warm_up(subject).await?;
-        let floor = floor(client, &mut bench, registry, subject).await?;
-        report.add(subject.name(), "probes_floor_of_an_exec", floor, "ms");
+        let pause = 1000 / options.burst.max(1);
+        let floor = floor(client, &mut bench, registry, subject, pause).await?;
+        report.add(subject.name(), "probes_floor_of_an_exec", floor.exec, "ms");
+        report.add(
+            subject.name(),
+            "probes_floor_of_http_and_tcp",
+            floor.knock,
+            "ms",
+        );
         let mut spent = Vec::new();
         for probed in [false, true] {
             let pods = (0..options.burst)
@@ -52,43 +60,63 @@ pub(super) async fn measure(
         if let [without, with] = spent[..] {
             // A millisecond every second is a tenth of a percent.
             #[expect(clippy::cast_precision_loss, reason = "a few hundred pods")]
-            let floor = floor * options.burst as f64 / 10.0;
+            let percent = |millis: f64| millis * options.burst as f64 / 10.0;
             let all = with - without;
             report.add(subject.name(), "probes_cpu_with_execs", all, "%");
-            let beyond = all - floor;
+            let beyond = all - percent(floor.exec);
             report.add(subject.name(), "probes_cpu_beyond_execs", beyond, "%");
+            let beyond = beyond - percent(floor.knock);
+            report.add(subject.name(), "probes_cpu_beyond_floors", beyond, "%");
         }
     }
     Ok(())
 }
 
-/// The milliseconds of CPU that the program of an exec probe takes when it is started as cheaply as the kernel allows,
-/// where it need not join anything: by a process of its own container.
+/// Milliseconds of CPU.
+struct Floor {
+    /// Of the program of an exec probe when it is started as cheaply as the kernel allows, where it need not join anything:
+    /// by a process of its own container.
+    exec: f64,
+    /// Of a connection and a request when they block and do nothing else, on the side that asks.
+    knock: f64,
+}
+
+/// With so many milliseconds between one time and the next.
 async fn floor(
     client: &Client,
     bench: &mut Bench,
     registry: &str,
     subject: &Subject,
-) -> Result<f64> {
+    pause: usize,
+) -> Result<Floor> {
     let name = format!("{}-floor", subject.name());
-    let repeat = format!("repeat {FLOOR_RUNS} {}", PROGRAM.join(" "));
+    let repeat = format!("repeat {FLOOR_RUNS} {pause} {}", PROGRAM.join(" "));
     let manifest = pod(&name)
         .set("nodeName", subject.node())
         .set("tolerations", json!([{ "operator": "Exists" }]))
         .init(testapp("floor", &repeat))
-        .with(testapp("main", "sleep"));
+        .with(testapp("main", "serve 8080"));
     let pods = [read(&manifest, registry)?];
     let mut aside = Report::default();
     let names = bench.create_pods(subject, &mut aside, &pods).await?;
     let api = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
     let status = api.get(&name).await?.status.unwrap_or_default();
+    let address = format!("{}:8080", status.pod_ip.unwrap_or_default());
+    let (times, pause) = (FLOOR_RUNS.to_string(), pause.to_string());
+    let program = paths::testapp()?;
+    let program = program.to_str().context("the path of testapp")?;
+    let knock = [program, "knock", &address, &times, &pause];
+    let knock = network::in_namespace(&subject.netns(), &knock)?;
     bench.delete_burst(subject, &mut aside, names).await?;
     let inits = status.init_container_statuses.unwrap_or_default();
     let ended = inits
         .first()
         .and_then(|init| init.state.as_ref()?.terminated.as_ref());
     let micros = ended.and_then(|ended| ended.message.as_deref()?.trim().parse::<f64>().ok());
-    Ok(micros.context("the floor's container has left no figure")? / 1e3)
+    Ok(Floor {
+        exec: micros.context("the floor's container has left no figure")? / 1e3,
+        knock: knock.trim().parse::<f64>()? / 1e3,
+    })
 }
 
 /// A pod that is asked by HTTP, by TCP and by exec, each every second; or the same without questions.

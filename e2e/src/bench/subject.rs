@@ -32,6 +32,14 @@ impl Subject {
         }
     }
 
+    /// The node's network namespace.
+    pub(super) fn netns(&self) -> String {
+        match self {
+            Self::Hanok(node) => node.netns(),
+            Self::Kubelet(peer) => peer.netns(),
+        }
+    }
+
     /// Process ids of the node's own processes, without the pods' programs, by kind: `agent`, `shim`, `pause` ...
     pub(super) fn processes(&self) -> BTreeMap<&'static str, Vec<i32>> {
         let pids = match self {

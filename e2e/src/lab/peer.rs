@@ -111,6 +111,11 @@ impl Peer {
         self.lab.route_pods()
     }
 
+    /// Its network namespace.
+    pub fn netns(&self) -> String {
+        self.lab.netns(NAME)
+    }
+
     /// Ids of all its processes: daemons, shims and what runs in its pods.
     pub fn processes(&self) -> Vec<i32> {
         let mut pids = network::processes_in(&self.lab.netns(NAME));

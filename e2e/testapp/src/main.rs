@@ -30,7 +30,12 @@ const USAGE: &str = "usage: testapp COMMAND
   eat MIB                 takes this much memory, touches all of it, and sleeps
   flood LINES [LENGTH]    prints numbered lines
   print TEXT...           prints its arguments, each on a line
-  repeat TIMES PROGRAM... runs a program so often, and leaves the microseconds of CPU for each in /dev/termination-log
+  repeat TIMES MS PROGRAM...
+                          runs a program so often, with pauses of so many milliseconds, and leaves the microseconds of CPU
+                          for each in /dev/termination-log
+  knock HOST:PORT TIMES MS
+                          connects so often and asks for / so often, with pauses, and prints the microseconds of CPU for
+                          one of both
   probe                   tries what a container must not be able to do, and prints a line for each
 ";
 
@@ -78,7 +83,10 @@ fn run(args: &[&str]) -> Result<u8, Box<dyn std::error::Error>> {
             texts.iter().for_each(|text| say(text));
             Ok(0)
         }
-        ["repeat", times, program, ref args @ ..] => repeat(times.parse()?, program, args),
+        ["repeat", times, pause, program, ref args @ ..] => {
+            repeat(times.parse()?, millis(pause)?, program, args)
+        }
+        ["knock", address, times, pause] => serve::knock(address, times.parse()?, millis(pause)?),
         ["probe"] => Ok(probe::probe()),
         _ => Err(USAGE.into()),
     }
@@ -100,10 +108,21 @@ fn fail(times: u32, file: &str) -> Result<u8, Box<dyn std::error::Error>> {
     Ok(u8::from(before < times))
 }
 
-/// One after the other, as cheaply as the kernel allows: the standard library spawns by vfork.
-fn repeat(times: u32, program: &str, args: &[&str]) -> Result<u8, Box<dyn std::error::Error>> {
+fn millis(text: &str) -> Result<Duration, std::num::ParseIntError> {
+    Ok(Duration::from_millis(text.parse()?))
+}
+
+/// One after the other, as cheaply as the kernel allows: the standard library spawns by vfork. After each pause, little of
+/// it is left in the caches of the processor.
+fn repeat(
+    times: u32,
+    pause: Duration,
+    program: &str,
+    args: &[&str],
+) -> Result<u8, Box<dyn std::error::Error>> {
     let before = cpu_micros()?;
     for _ in 0..times {
+        std::thread::sleep(pause);
         let mut command = std::process::Command::new(program);
         let status = command
             .args(args)
