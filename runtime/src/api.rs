@@ -502,6 +502,9 @@ pub struct ExecRequest {
     pub tty: bool,
     /// The caller has something for stdin.
     pub stdin: bool,
+    /// The caller does not ask when it has started: the session is there at once, and what cannot be started is an error
+    /// of [`ExecProcess::wait`]. Without `tty` and `stdin` only.
+    pub only_end: bool,
 }
 
 /// A running exec. Dropping it closes its streams and does not kill it; [`ExecSession::kill`] does.

@@ -168,13 +168,34 @@ impl Shim {
     ) -> Result<ExecConnection, ShimError> {
         let (connection, done) = self.call_on_one(request, fds).await?;
         if matches!(done, Ok(Reply::Started { .. })) {
-            return Ok(ExecConnection {
-                connection: Some(connection),
-                idle: self.idle.clone(),
-            });
+            return Ok(self.exec_connection(connection));
         }
         self.keep(connection, done)?;
         Err(self.unexpected())
+    }
+
+    /// Has a program run to its end, which comes on the returned connection, as does the news that it could not start.
+    pub async fn run(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<ExecConnection, ShimError> {
+        if let Some(mut connection) = self.idle.take() {
+            match self.in_time(connection.ask(request, fds)).await {
+                Err(ShimError::Gone { .. } | ShimError::Io { .. }) => {}
+                done => return done.map(|()| self.exec_connection(connection)),
+            }
+        }
+        let mut connection = self.connect().await?;
+        self.in_time(connection.ask(request, fds)).await?;
+        Ok(self.exec_connection(connection))
+    }
+
+    fn exec_connection(&self, connection: Connection) -> ExecConnection {
+        ExecConnection {
+            connection: Some(connection),
+            idle: self.idle.clone(),
+        }
     }
 
     /// Ends the shim and everything in it; returns when it has closed the connection.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hanok_runtime::api::{self, ContainerId, ExecRequest, RuntimeService};
 use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::time::Instant;
 
 /// Most of a command's output that is kept for the message.
 const MAX_OUTPUT: usize = 10 * 1024;
@@ -24,7 +25,7 @@ pub(super) enum Ended {
     Exit {
         /// Its exit code.
         code: i32,
-        /// The start of its output, then of its error output.
+        /// The start of its output, then of its error output. Nobody reads that of a command which did not fail.
         output: String,
     },
     /// It took longer than its limit, and was killed.
@@ -40,13 +41,14 @@ pub(super) async fn run(
 ) -> Result<Ended, api::Error> {
     let request = ExecRequest {
         command,
+        // A limit also holds for the start, and without one the start has its own.
+        only_end: limit.is_some(),
         ..ExecRequest::default()
     };
-    let deadline = tokio::time::sleep(limit.unwrap_or(NO_LIMIT));
-    tokio::pin!(deadline);
+    let deadline = Instant::now() + limit.unwrap_or(NO_LIMIT);
     let session = runtime.exec(id, request).await?;
-    let read_after = tokio::time::sleep(READ_AFTER);
-    tokio::pin!(read_after);
+    let timer = tokio::time::sleep_until(deadline.min(Instant::now() + READ_AFTER));
+    tokio::pin!(timer);
     let mut output = Vec::new();
     let mut errors = Vec::new();
     let code = {
@@ -67,14 +69,17 @@ pub(super) async fn run(
                 biased;
                 code = &mut wait => break code?,
                 () = &mut read, if reading && !drained => drained = true,
-                () = &mut read_after, if !reading => reading = true,
-                () = &mut deadline => {
-                    session.process.kill().await?;
-                    return Ok(Ended::TimedOut);
+                () = &mut timer => {
+                    if Instant::now() >= deadline {
+                        session.process.kill().await?;
+                        return Ok(Ended::TimedOut);
+                    }
+                    reading = true;
+                    timer.as_mut().reset(deadline);
                 }
             }
         };
-        if !drained {
+        if code != 0 && !drained {
             // Past this time the output is what it is.
             let _ = tokio::time::timeout(DRAIN, read).await;
         }

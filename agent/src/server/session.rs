@@ -73,6 +73,7 @@ pub(super) async fn run(
         command,
         tty: false,
         stdin: false,
+        ..ExecRequest::default()
     };
     let internal = |error: api::Error| Refusal::internal(error.to_string());
     let session = app
@@ -235,6 +236,7 @@ impl Session {
                     command: command.clone(),
                     tty: self.wanted.tty,
                     stdin: self.wanted.stdin,
+                    ..ExecRequest::default()
                 };
                 runtime.exec(&self.container, request).await
             }

@@ -43,15 +43,18 @@ impl Entry {
         self.v2.as_ref().map(AsFd::as_fd)
     }
 
-    /// Whether a process is in all of them when it is born.
-    pub(crate) fn is_whole_at_clone(&self) -> bool {
-        self.v1.is_empty()
-    }
-
     /// Moves a process into what clone could not put it into. The first write after a quiet time waits for
     /// an RCU grace period, about 15 ms; the others do not.
     pub(crate) fn join(&self, pid: i32) -> Result<()> {
-        let pid = pid.to_string();
+        self.write(&pid.to_string())
+    }
+
+    /// The same for the calling process, so that nobody else waits.
+    pub(crate) fn enter(&self) -> Result<()> {
+        self.write("0")
+    }
+
+    fn write(&self, pid: &str) -> Result<()> {
         for mut procs in &self.v1 {
             procs
                 .write_all(pid.as_bytes())

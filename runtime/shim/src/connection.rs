@@ -79,7 +79,8 @@ impl Connection {
         }
     }
 
-    /// Takes what the socket has.
+    /// Takes what the socket has. Its stack is gone again before a request is worked on.
+    #[inline(never)]
     pub(crate) fn fill(&mut self) -> Result<(), Broken> {
         let mut chunk = [0; CHUNK];
         match socket::receive(&self.socket, &mut chunk, &mut self.fds) {

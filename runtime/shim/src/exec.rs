@@ -6,12 +6,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use hanok_shim::protocol::{ExecSpec, FailureKind, Process, Reply, User};
+use hanok_shim::protocol::{ExecSpec, FailureKind, Process, Reply, RunSpec, User};
 use hanok_shim::sys::clone::{Cloned, clone_process, ns, setns};
 use hanok_shim::sys::{exec, process};
 use rustix::process::{chroot, fchdir, setsid};
 
-use crate::channel::{Line, Received, Report};
+use crate::cgroup::Entry;
+use crate::channel::{Line, Received, Report, ResolvedUser};
 use crate::container::Container;
 use crate::failure::{Doing, Failure, Result};
 use crate::host::Host;
@@ -27,6 +28,15 @@ use crate::users::become_root;
 /// Everything but PID, which clone has to bring.
 const NAMESPACES: u64 = ns::MNT | ns::NET | ns::IPC | ns::UTS | ns::CGROUP;
 
+/// When the client hears of an exec first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// When it runs, or failed to.
+    AtStart,
+    /// When it has ended.
+    AtEnd,
+}
+
 /// A process beside a container's init.
 #[derive(Debug)]
 pub(crate) struct Exec {
@@ -41,6 +51,7 @@ pub(crate) struct Exec {
     /// The client's sides, until the terminal is there.
     stdin: Option<OwnedFd>,
     stdout: Option<OwnedFd>,
+    told: Told,
     executing: bool,
     started: bool,
     failure: Option<Failure>,
@@ -69,6 +80,38 @@ impl Shim {
         spec: ExecSpec,
         fds: Vec<OwnedFd>,
     ) -> Result<Outcome> {
+        self.start_exec(connection, spec, fds, Told::AtStart)
+    }
+
+    pub(crate) fn run_to_its_end(
+        &mut self,
+        connection: u64,
+        spec: RunSpec,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Outcome> {
+        let spec = ExecSpec {
+            container: spec.container,
+            exec: spec.exec,
+            process: Process {
+                args: spec.args,
+                ..Process::default()
+            },
+            inherit: true,
+            stdin: false,
+            stdout: true,
+            stderr: true,
+            tty: false,
+        };
+        self.start_exec(connection, spec, fds, Told::AtEnd)
+    }
+
+    fn start_exec(
+        &mut self,
+        connection: u64,
+        spec: ExecSpec,
+        fds: Vec<OwnedFd>,
+        told: Told,
+    ) -> Result<Outcome> {
         let (container_key, container) = self.exec_place(&spec)?;
         let streams = Streams::take([spec.stdin, spec.stdout, spec.stderr], fds)?;
         if let Some(users) = &self.users {
@@ -89,39 +132,25 @@ impl Shim {
         let Cloned::Parent { pid, pidfd } = cloned else {
             // Or the end of the shim would not be seen on the channel.
             drop(line);
-            let process = effective_process(container, spec.process, spec.inherit);
-            let child = Child {
-                host: &self.host,
-                init: pidfd,
-                users: self.users.is_some(),
-                root: None,
-                process: &process,
-                line: &child_line,
-                waits: !entry.is_whole_at_clone(),
-                gate: None,
-            };
-            child_line.report_failure(child.run(streams, spec.tty));
-            exec::exit_now(1);
+            self.become_exec(container_key, spec, streams, &child_line);
         };
         drop(child_line);
-        let joined = match entry.is_whole_at_clone() {
-            true => Ok(()),
-            false => entry
-                .join(pid)
-                .and_then(|()| line.permit().doing(|| "wake the process")),
-        };
         let key = self.new_key();
-        let watched = joined.and_then(|()| {
-            // Without a terminal there is nothing to do before its end of file, which always wakes.
-            let interest = if spec.tty {
-                Interest::READ
-            } else {
-                Interest::NONE
-            };
-            self.poller
-                .add(&line, Token::ExecSetup(key), interest)
-                .doing(|| "watch the process")
-        });
+        let watched = match told {
+            // Its reports are read when it has ended.
+            Told::AtEnd => Ok(()),
+            Told::AtStart => {
+                // Without a terminal there is nothing to do before its end of file, which always wakes.
+                let interest = if spec.tty {
+                    Interest::READ
+                } else {
+                    Interest::NONE
+                };
+                self.poller
+                    .add(&line, Token::ExecSetup(key), interest)
+                    .doing(|| "watch the process")
+            }
+        };
         // Without a terminal the process has its own copies, and the shim keeps none.
         let (stdin, stdout) = if spec.tty {
             (streams.stdin, streams.stdout)
@@ -138,6 +167,7 @@ impl Shim {
             line,
             stdin,
             stdout,
+            told,
             executing: false,
             started: false,
             failure: watched.err(),
@@ -147,6 +177,30 @@ impl Shim {
         }
         self.execs.insert(key, exec);
         Ok(Outcome::Later)
+    }
+
+    /// What the process does that has been cloned. Not a part of the shim's way, whose stack is copied page by page after
+    /// a clone.
+    #[inline(never)]
+    fn become_exec(&mut self, container: u64, spec: ExecSpec, streams: Streams, line: &Line) -> ! {
+        // In this process it is needed for nothing else.
+        let own = self.containers.get_mut(&container);
+        let own = own.map(|c| (std::mem::take(&mut c.process), c.user.take()));
+        let process = effective_process(own.unwrap_or_default(), spec.process, spec.inherit);
+        if let Some(container) = self.containers.get(&container) {
+            let child = Child {
+                host: &self.host,
+                init: container.pidfd.as_fd(),
+                users: self.users.is_some(),
+                root: None,
+                process: &process,
+                line,
+                cgroups: Some(&container.entry),
+                gate: None,
+            };
+            line.report_failure(child.run(streams, spec.tty));
+        }
+        exec::exit_now(1);
     }
 
     /// The container to exec in, which runs and has nothing of that id yet.
@@ -184,9 +238,12 @@ impl Shim {
                 }
                 Ok(Received::Report(..)) => {}
                 Ok(Received::End) => {
+                    exec.started = exec.failure.is_none() && exec.executing;
+                    if exec.told == Told::AtEnd {
+                        return;
+                    }
                     self.poller.remove(&exec.line);
-                    if exec.failure.is_none() && exec.executing {
-                        exec.started = true;
+                    if exec.started {
                         let (connection, pid) = (exec.connection, exec.pid);
                         self.reply_later(connection, &Reply::Started { pid });
                     }
@@ -252,12 +309,16 @@ impl Streams {
     }
 }
 
-/// What to run: the container's own process with other arguments, or what was asked with the container's
+/// What to run: the container's `own` process with other arguments, or what was asked with the container's
 /// environment in place of none.
-fn effective_process(container: &Container, asked: Process, inherit: bool) -> Process {
+fn effective_process(
+    (own, user): (Process, Option<ResolvedUser>),
+    asked: Process,
+    inherit: bool,
+) -> Process {
     if !inherit {
         let env = if asked.env.is_empty() {
-            container.process.env.clone()
+            own.env
         } else {
             asked.env
         };
@@ -265,14 +326,14 @@ fn effective_process(container: &Container, asked: Process, inherit: bool) -> Pr
     }
     let mut process = Process {
         args: asked.args,
-        ..container.process.clone()
+        ..own
     };
-    if let Some(user) = &container.user {
+    if let Some(user) = user {
         // By number: its passwd file may say something else by now.
         process.user = User {
             spec: user.uid.to_string(),
             gid: Some(user.gid),
-            additional_gids: user.groups.clone(),
+            additional_gids: user.groups,
             strict_groups: true,
         };
         if !process.env.iter().any(|e| e.starts_with("HOME=")) {
@@ -293,8 +354,8 @@ pub(crate) struct Child<'a> {
     pub(crate) root: Option<BorrowedFd<'a>>,
     pub(crate) process: &'a Process,
     pub(crate) line: &'a Line,
-    /// Whether it is not in all of its cgroups before it is permitted to go on.
-    pub(crate) waits: bool,
+    /// What it puts itself into, as far as it was not born there; none when somebody else does, and permits it to go on.
+    pub(crate) cgroups: Option<&'a Entry>,
     /// What only `hanok oci` asks for.
     pub(crate) gate: Option<&'a Gate>,
 }
@@ -309,10 +370,12 @@ impl Child<'_> {
 
     fn prepare(&self, streams: Streams, tty: bool) -> Result<Stdio> {
         setsid().doing(|| "begin a session")?;
-        if self.waits {
-            self.line
+        match self.cgroups {
+            Some(cgroups) => cgroups.enter()?,
+            None => self
+                .line
                 .wait_for_permit()
-                .doing(|| "join the container's cgroups")?;
+                .doing(|| "join the container's cgroups")?,
         }
         set_limits_and_label(self.host, self.process)?;
         let users = if self.users { ns::USER } else { 0 };

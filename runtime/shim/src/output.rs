@@ -42,6 +42,8 @@ impl Shim {
         self.close_output(key, stream);
     }
 
+    /// Not a part of its callers: after a clone, each page of stack that they take is copied.
+    #[inline(never)]
     fn read_output(&mut self, key: u64, stream: Stream, limit: usize) -> Stopped {
         let mut buffer = [0; CHUNK];
         for _ in 0..limit {

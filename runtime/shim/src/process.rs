@@ -59,11 +59,15 @@ fn try_become(
 ) -> Result<Failure> {
     umask(rustix::fs::Mode::from_raw_mode(spec.umask.unwrap_or(0o022)));
     let user = match user::known(spec) {
+        // Whoever has it from the container need not be told.
         Some(user) => user,
-        None => user::resolve(&spec.user)?,
+        None => {
+            let user = user::resolve(&spec.user)?;
+            line.report(&Report::Resolved(user.clone()), None)
+                .doing(|| "report the user")?;
+            user
+        }
     };
-    line.report(&Report::Resolved(user.clone()), None)
-        .doing(|| "report the user")?;
     cwd::enter(&spec.cwd)?;
     // A keyring of the node's session would be shared by all containers. Not every kernel has keyrings.
     let _ = process::join_new_keyring();

@@ -93,6 +93,10 @@ pub enum Request {
         /// The label.
         label: String,
     },
+    /// Runs a program in a running container as its own process runs, for a caller that has no use for the news that it
+    /// has started. The frame carries stdout and stderr. Replies, one for each: [`Reply::ExecExited`] when it has ended,
+    /// or [`Reply::Failed`].
+    Run(Box<RunSpec>),
 }
 
 /// A pod's user namespace: users and groups from 0 on are those from `host_id` on outside.
@@ -452,6 +456,17 @@ pub struct Log {
     pub max_size: u64,
     /// How many files to keep, the current one among them.
     pub max_files: u32,
+}
+
+/// What [`Request::Run`] runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunSpec {
+    /// The container.
+    pub container: String,
+    /// Id of this exec, for Kill; unique in the shim.
+    pub exec: String,
+    /// Program and arguments.
+    pub args: Vec<String>,
 }
 
 /// Another process in a running container.

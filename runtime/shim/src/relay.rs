@@ -46,7 +46,9 @@ impl Relay {
         })
     }
 
-    /// Copies what can be copied now. False when it is over.
+    /// Copies what can be copied now. False when it is over. Not a part of its caller, whose stack is copied page by page
+    /// after a clone.
+    #[inline(never)]
     fn copy(&mut self) -> bool {
         loop {
             if !self.flush() {

@@ -239,6 +239,7 @@ impl Shim {
                 self.start_container(key, *spec, Some(&label))
             }
             Request::Exec(spec) => self.exec(key, *spec, fds),
+            Request::Run(spec) => self.run_to_its_end(key, *spec, fds),
             Request::Kill { id, signal, all } => self.kill(&id, signal, all),
             Request::Resize { id, rows, cols } => self.resize(&id, rows, cols),
             Request::State => Ok(Outcome::Done(Reply::State(self.state()))),

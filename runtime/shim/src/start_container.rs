@@ -41,6 +41,7 @@ pub(crate) use setup::Child;
 const MAX_ID: usize = 128;
 
 impl Shim {
+    #[inline(never)]
     pub(crate) fn start_container(
         &mut self,
         connection: u64,

@@ -65,6 +65,7 @@ impl Sandbox {
 }
 
 impl Shim {
+    #[inline(never)]
     pub(crate) fn start_sandbox(&mut self, spec: &SandboxSpec) -> Result<Outcome> {
         if self.sandbox.is_some() {
             return Err(Failure::new(

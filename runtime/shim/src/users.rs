@@ -45,6 +45,7 @@ pub(crate) struct Users {
 }
 
 impl Shim {
+    #[inline(never)]
     pub(crate) fn make_user_namespace(&mut self, spec: &UserNamespace) -> Result<Outcome> {
         if self.users.is_some() || self.sandbox.is_some() {
             let message = "the pod's user namespace cannot be made any more";

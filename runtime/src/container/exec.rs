@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hanok_shim::protocol::{Capabilities, ExecSpec, Process, Request, User};
+use hanok_shim::protocol::{Capabilities, ExecSpec, Process, Request, RunSpec, User};
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, watch};
@@ -14,7 +14,7 @@ use tokio::sync::{Mutex, watch};
 use super::{Container, Phase};
 use crate::api::{ContainerId, Error, ExecProcess, ExecRequest, ExecSession, Result};
 use crate::service::{Core, chain, record};
-use crate::shim_client::{self, ExecConnection, Shim};
+use crate::shim_client::{ExecConnection, Shim, ShimError};
 use outlet::Outlet;
 
 /// Runs a command in a running container.
@@ -26,19 +26,29 @@ pub(crate) async fn exec(
     let (container, shim) = running(core, id)?;
     let streams = Streams::new(request.stdin, !request.tty)?;
     let exec = record::exec_id().map_err(|error| Error::Internal(format!("exec id: {error}")))?;
-    let order = Request::Exec(Box::new(ExecSpec {
-        container: container.id.0.clone(),
-        exec: exec.clone(),
-        process: only_arguments(request.command),
-        inherit: true,
-        stdin: request.stdin,
-        stdout: true,
-        stderr: !request.tty,
-        tty: request.tty,
-    }));
     let far = streams.far.iter().map(AsFd::as_fd).collect::<Vec<_>>();
-    let connection = shim.exec(&order, &far).await.map_err(|error| match error {
-        shim_client::ShimError::Failed { message, .. } => Error::Internal(message),
+    let connection = if request.only_end && !request.tty && !request.stdin {
+        let order = Request::Run(Box::new(RunSpec {
+            container: container.id.0.clone(),
+            exec: exec.clone(),
+            args: request.command,
+        }));
+        shim.run(&order, &far).await
+    } else {
+        let order = Request::Exec(Box::new(ExecSpec {
+            container: container.id.0.clone(),
+            exec: exec.clone(),
+            process: only_arguments(request.command),
+            inherit: true,
+            stdin: request.stdin,
+            stdout: true,
+            stderr: !request.tty,
+            tty: request.tty,
+        }));
+        shim.exec(&order, &far).await
+    };
+    let connection = connection.map_err(|error| match error {
+        ShimError::Failed { message, .. } => Error::Internal(message),
         other => Error::Internal(format!("cannot exec in container {id}: {}", chain(&other))),
     })?;
     drop(far);
@@ -186,11 +196,15 @@ impl ExecProcess for Exec {
         let mut end = self.end.lock().await;
         if let End::Awaited(connection) = &mut *end {
             let exit = connection.exit().await;
-            *end = End::Known(exit.map_err(|error| chain(&error)));
+            *end = End::Known(exit.map_err(|error| match error {
+                // What could not be started.
+                ShimError::Failed { message, .. } => message,
+                other => format!("exec was lost: {}", chain(&other)),
+            }));
         }
         match &*end {
             End::Known(Ok(code)) => Ok(*code),
-            End::Known(Err(message)) => Err(Error::Internal(format!("exec was lost: {message}"))),
+            End::Known(Err(message)) => Err(Error::Internal(message.clone())),
             End::Awaited(_) => Err(Error::Internal("exec was lost".to_owned())),
         }
     }

@@ -45,15 +45,24 @@ impl Connection {
         request: &Request,
         fds: &[BorrowedFd<'_>],
     ) -> Result<Reply, ShimError> {
-        self.answered = false;
-        let bytes = frame::encode(request).map_err(|source| self.protocol(source))?;
-        self.send(&bytes, fds)
-            .await
-            .map_err(|source| self.io(source))?;
+        self.ask(request, fds).await?;
         match self.receive().await? {
             Reply::Failed { kind, message } => Err(ShimError::Failed { kind, message }),
             reply => Ok(reply),
         }
+    }
+
+    /// Sends a request.
+    pub(super) async fn ask(
+        &mut self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ShimError> {
+        self.answered = false;
+        let bytes = frame::encode(request).map_err(|source| self.protocol(source))?;
+        self.send(&bytes, fds)
+            .await
+            .map_err(|source| self.io(source))
     }
 
     async fn send(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {

@@ -81,6 +81,7 @@ async fn root_containers_of_a_dead_shim_are_unknown_and_can_be_removed() {
         command: command.clone(),
         tty: false,
         stdin: false,
+        ..ExecRequest::default()
     };
     let exec = rig.runtime().exec(&lost, request()).await.unwrap();
     let pid = fs::read_to_string(rig.path(&format!("run/sandboxes/{}/shim.pid", sandbox.id)));

@@ -13,6 +13,7 @@ fn request(script: &str, stdin: bool) -> ExecRequest {
         command,
         tty: false,
         stdin,
+        ..ExecRequest::default()
     }
 }
 
@@ -103,6 +104,7 @@ async fn root_exec_of_nothing_fails_and_harms_nobody() {
         command,
         tty: false,
         stdin: false,
+        ..ExecRequest::default()
     };
     assert!(rig.runtime().exec(&id, nothing).await.is_err());
     assert_eq!(rig.status(&id).await.state, ContainerState::Running);

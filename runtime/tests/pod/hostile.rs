@@ -28,6 +28,7 @@ async fn exec(rig: &Rig, id: &ContainerId, script: &str, tty: bool) -> String {
         command,
         tty,
         stdin: false,
+        ..ExecRequest::default()
     };
     let mut session = rig.runtime().exec(id, request).await.unwrap();
     let mut out = String::new();

@@ -155,6 +155,7 @@ impl RuntimeService for FakeRuntime {
                 command,
                 tty: false,
                 stdin,
+                ..ExecRequest::default()
             },
             self.live.clone(),
         ))

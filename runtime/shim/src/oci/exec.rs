@@ -64,7 +64,7 @@ pub(super) fn exec(caller: &Caller, host: &Host, order: ExecOrder) -> Result<()>
             root: root.as_ref().map(AsFd::as_fd),
             process: &order.process,
             line: &child_line,
-            waits: true,
+            cgroups: None,
             gate: Some(&gate),
         };
         child_line.report_failure(child.run(streams, order.tty));

@@ -6,7 +6,7 @@ use std::path::Path;
 use hanok_shim::sys::process::raw_getcwd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::process::fchdir;
+use rustix::process::{chdir, fchdir};
 
 use super::root;
 use crate::failure::{Doing, Failure, Result};
@@ -21,7 +21,10 @@ pub(crate) fn make(root: BorrowedFd<'_>, path: &str) -> Result<()> {
 /// Enters `path`, making it when it is missing. A link of procfs to a directory of the node (`/proc/self/fd/7`)
 /// is not followed, and the kernel is asked afterwards where we are (CVE-2024-21626).
 pub(super) fn enter(path: &str) -> Result<()> {
-    let path = if path.is_empty() { "/" } else { path };
+    if matches!(path, "" | "/") {
+        // Which nothing can lead out of.
+        return chdir("/").doing(|| "enter working directory /");
+    }
     let root = root()?;
     let path = resolve::check(path)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY;
