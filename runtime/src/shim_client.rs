@@ -9,11 +9,12 @@ mod connection;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hanok_shim::frame::FrameError;
-use hanok_shim::protocol::{Event, FailureKind, Reply, Request, ShimState, VERSION};
+use hanok_shim::protocol::{Event, FIRST_VERSION, FailureKind, Reply, Request, ShimState, VERSION};
 
 pub use connection::bind;
 use connection::{Connection, connect};
@@ -80,6 +81,8 @@ pub enum ShimError {
 pub struct Shim {
     socket: PathBuf,
     idle: Arc<Idle>,
+    /// An earlier release has started it, whose protocol is the first.
+    is_early: AtomicBool,
 }
 
 /// Connections on which nothing is under way.
@@ -109,6 +112,7 @@ impl Shim {
         Shim {
             socket,
             idle: Arc::default(),
+            is_early: AtomicBool::new(false),
         }
     }
 
@@ -175,20 +179,28 @@ impl Shim {
     }
 
     /// Has a program run to its end, which comes on the returned connection, as does the news that it could not start.
+    /// None from a shim that does not know how.
     pub async fn run(
         &self,
         request: &Request,
         fds: &[BorrowedFd<'_>],
-    ) -> Result<ExecConnection, ShimError> {
+    ) -> Result<Option<ExecConnection>, ShimError> {
+        if self.is_early() {
+            return Ok(None);
+        }
         if let Some(mut connection) = self.idle.take() {
             match self.in_time(connection.ask(request, fds)).await {
                 Err(ShimError::Gone { .. } | ShimError::Io { .. }) => {}
-                done => return done.map(|()| self.exec_connection(connection)),
+                done => return done.map(|()| Some(self.exec_connection(connection))),
             }
         }
         let mut connection = self.connect().await?;
+        if self.is_early() {
+            self.idle.put(connection);
+            return Ok(None);
+        }
         self.in_time(connection.ask(request, fds)).await?;
-        Ok(self.exec_connection(connection))
+        Ok(Some(self.exec_connection(connection)))
     }
 
     fn exec_connection(&self, connection: Connection) -> ExecConnection {
@@ -252,28 +264,39 @@ impl Shim {
     }
 
     async fn connect(&self) -> Result<Connection, ShimError> {
-        let connecting = async {
-            let stream = connect(&self.socket)
-                .await
-                .map_err(|source| match source.kind() {
-                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ShimError::Gone {
-                        socket: self.socket.clone(),
-                    },
-                    _ => ShimError::Io {
-                        socket: self.socket.clone(),
-                        source,
-                    },
-                })?;
-            let mut connection = Connection::new(self.socket.clone(), stream);
-            match connection
-                .call(&Request::Hello { version: VERSION }, &[])
-                .await?
-            {
-                Reply::Ok => Ok(connection),
-                _ => Err(self.unexpected()),
+        if !self.is_early() {
+            match self.in_time(self.greet(VERSION)).await {
+                Err(ShimError::Failed {
+                    kind: FailureKind::Invalid,
+                    ..
+                }) => self.is_early.store(true, Ordering::Relaxed),
+                done => return done,
             }
-        };
-        self.in_time(connecting).await
+        }
+        self.in_time(self.greet(FIRST_VERSION)).await
+    }
+
+    async fn greet(&self, version: u32) -> Result<Connection, ShimError> {
+        let stream = connect(&self.socket)
+            .await
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ShimError::Gone {
+                    socket: self.socket.clone(),
+                },
+                _ => ShimError::Io {
+                    socket: self.socket.clone(),
+                    source,
+                },
+            })?;
+        let mut connection = Connection::new(self.socket.clone(), stream);
+        match connection.call(&Request::Hello { version }, &[]).await? {
+            Reply::Ok => Ok(connection),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    fn is_early(&self) -> bool {
+        self.is_early.load(Ordering::Relaxed)
     }
 
     async fn in_time<T>(

@@ -12,7 +12,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::frame::{self, Decoder, FrameError};
-use crate::protocol::{Event, Reply, Request, VERSION};
+use crate::protocol::{Event, FIRST_VERSION, Reply, Request};
 use crate::sys::socket;
 
 /// Bytes asked from the socket at once.
@@ -49,7 +49,9 @@ impl Client {
             stream: UnixStream::connect(path)?,
             decoder: Decoder::new(),
         };
-        match client.call(&Request::Hello { version: VERSION })? {
+        match client.call(&Request::Hello {
+            version: FIRST_VERSION,
+        })? {
             Reply::Ok => Ok(client),
             other => Err(ClientError::Refused(other)),
         }

@@ -16,8 +16,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Version of this protocol; the shim refuses a [`Request::Hello`] with another one.
-pub const VERSION: u32 = 1;
+/// Version of this protocol; the shim refuses a [`Request::Hello`] with a later one. The second has [`Request::Run`].
+pub const VERSION: u32 = 2;
+
+/// The first version, which a shim that an earlier release has started may speak.
+pub const FIRST_VERSION: u32 = 1;
 
 /// Longest frame that either side accepts, in bytes.
 pub const MAX_FRAME: usize = 4 << 20;
@@ -27,7 +30,7 @@ pub const MAX_FRAME: usize = 4 << 20;
 pub enum Request {
     /// First request of a connection. Reply: [`Reply::Ok`].
     Hello {
-        /// The caller's [`VERSION`].
+        /// The version whose requests the caller may send.
         version: u32,
     },
     /// Starts the pause process, which holds the pod's namespaces. Once per shim. Reply: [`Reply::Started`].
@@ -459,7 +462,7 @@ pub struct Log {
 }
 
 /// What [`Request::Run`] runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunSpec {
     /// The container.
     pub container: String,

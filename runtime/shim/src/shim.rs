@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use hanok_shim::protocol::{Event, Reply, Request, ShimState, VERSION};
+use hanok_shim::protocol::{Event, FIRST_VERSION, Reply, Request, ShimState, VERSION};
 use hanok_shim::sys::memory::give_back;
 use hanok_shim::sys::signal::SignalFd;
 use rustix::io::Errno;
@@ -229,9 +229,11 @@ impl Shim {
             return Err(Failure::invalid("the shim is shutting down"));
         }
         match request {
-            Request::Hello { version } if version == VERSION => Ok(Outcome::Done(Reply::Ok)),
+            Request::Hello { version } if (FIRST_VERSION..=VERSION).contains(&version) => {
+                Ok(Outcome::Done(Reply::Ok))
+            }
             Request::Hello { version } => Err(Failure::invalid(format!(
-                "protocol version {version} is not {VERSION}, which this shim speaks"
+                "protocol version {version} is none of {FIRST_VERSION} to {VERSION}, which this shim speaks"
             ))),
             Request::StartSandbox(spec) => self.start_sandbox(&spec),
             Request::StartContainer(spec) => self.start_container(key, *spec, None),

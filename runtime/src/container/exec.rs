@@ -2,7 +2,7 @@
 
 mod outlet;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -23,30 +23,11 @@ pub(crate) async fn exec(
     id: &ContainerId,
     request: ExecRequest,
 ) -> Result<ExecSession> {
-    let (container, shim) = running(core, id)?;
+    let (_, shim) = running(core, id)?;
     let streams = Streams::new(request.stdin, !request.tty)?;
     let exec = record::exec_id().map_err(|error| Error::Internal(format!("exec id: {error}")))?;
     let far = streams.far.iter().map(AsFd::as_fd).collect::<Vec<_>>();
-    let connection = if request.only_end && !request.tty && !request.stdin {
-        let order = Request::Run(Box::new(RunSpec {
-            container: container.id.0.clone(),
-            exec: exec.clone(),
-            args: request.command,
-        }));
-        shim.run(&order, &far).await
-    } else {
-        let order = Request::Exec(Box::new(ExecSpec {
-            container: container.id.0.clone(),
-            exec: exec.clone(),
-            process: only_arguments(request.command),
-            inherit: true,
-            stdin: request.stdin,
-            stdout: true,
-            stderr: !request.tty,
-            tty: request.tty,
-        }));
-        shim.exec(&order, &far).await
-    };
+    let connection = ask(&shim, id, &exec, request, &far).await;
     let connection = connection.map_err(|error| match error {
         ShimError::Failed { message, .. } => Error::Internal(message),
         other => Error::Internal(format!("cannot exec in container {id}: {}", chain(&other))),
@@ -58,6 +39,37 @@ pub(crate) async fn exec(
         end: Mutex::new(End::Awaited(connection)),
     };
     Ok(streams.session(Box::new(process)))
+}
+
+async fn ask(
+    shim: &Shim,
+    id: &ContainerId,
+    exec: &str,
+    request: ExecRequest,
+    far: &[BorrowedFd<'_>],
+) -> std::result::Result<ExecConnection, ShimError> {
+    let (container, exec) = (id.0.clone(), exec.to_owned());
+    if request.only_end && !request.tty && !request.stdin {
+        let order = Request::Run(Box::new(RunSpec {
+            container: container.clone(),
+            exec: exec.clone(),
+            args: request.command.clone(),
+        }));
+        if let Some(connection) = shim.run(&order, far).await? {
+            return Ok(connection);
+        }
+    }
+    let order = Request::Exec(Box::new(ExecSpec {
+        container,
+        exec,
+        process: only_arguments(request.command),
+        inherit: true,
+        stdin: request.stdin,
+        stdout: true,
+        stderr: !request.tty,
+        tty: request.tty,
+    }));
+    shim.exec(&order, far).await
 }
 
 /// Joins the streams of a running container.

@@ -207,3 +207,20 @@ async fn sockets_may_have_long_paths() {
     let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap());
     assert_eq!(mode & 0o777, 0o600);
 }
+
+#[tokio::test]
+async fn shim_of_an_earlier_release_is_spoken_to_in_its_version() {
+    let refusal = Reply::Failed {
+        kind: FailureKind::Invalid,
+        message: "protocol version 2 is not 1".into(),
+    };
+    let state = Reply::State(ShimState::default());
+    let (_dir, shim, thread) = script(vec![vec![refusal], vec![Reply::Ok, state]]);
+    let run = Request::Run(Box::default());
+    assert!(shim.run(&run, &[]).await.unwrap().is_none());
+    assert!(shim.run(&run, &[]).await.unwrap().is_none(), "it knows");
+    shim.state().await.unwrap();
+    let hello = |version| Request::Hello { version };
+    let expected = [hello(VERSION), hello(FIRST_VERSION), Request::State];
+    assert_eq!(thread.join().unwrap(), expected);
+}

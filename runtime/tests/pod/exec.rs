@@ -233,3 +233,63 @@ async fn root_connections_are_made_inside_the_pod() {
     assert!(rig.runtime().connect(&sandbox, 1).await.is_err());
     rig.finish().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_exec_of_which_only_the_end_is_told_is_like_any_other() {
+    let rig = Rig::new("execend").await;
+    let sandbox = rig.sandbox().await.id;
+    let id = rig.start(&sandbox, rig.script("c", "sleep 600")).await;
+    let run = async |command: &[&str]| {
+        let request = ExecRequest {
+            command: command.iter().map(|&word| word.to_owned()).collect(),
+            only_end: true,
+            ..ExecRequest::default()
+        };
+        rig.runtime().exec(&id, request).await.unwrap()
+    };
+    for script in ["echo out; echo err >&2; exit 7", "kill -9 $$"] {
+        let mut session = run(&["/bin/sh", "-c", script]).await;
+        let code = session.process.wait().await.unwrap();
+        assert_eq!(session.process.wait().await.unwrap(), code, "asked again");
+        let (mut out, mut err) = (String::new(), String::new());
+        session.stdout.read_to_string(&mut out).await.unwrap();
+        let errors = session.stderr.as_mut().unwrap();
+        errors.read_to_string(&mut err).await.unwrap();
+        let expected = match code {
+            7 => ("out\n", "err\n"),
+            137 => ("", ""),
+            code => panic!("{script}: {code}"),
+        };
+        assert_eq!((out.as_str(), err.as_str()), expected);
+    }
+
+    // In the cgroups, groups and namespaces of an ordinary exec.
+    let script = "cat /proc/self/cgroup; id; hostname; readlink /proc/self/ns/*; grep -E 'Cap|Seccomp|NoNew' /proc/self/status";
+    let mut session = run(&["/bin/sh", "-c", script]).await;
+    assert_eq!(session.process.wait().await.unwrap(), 0);
+    let mut ours = String::new();
+    session.stdout.read_to_string(&mut ours).await.unwrap();
+    let session = rig.runtime().exec(&id, request(script, false)).await;
+    let mut theirs = String::new();
+    let mut session = session.unwrap();
+    session.stdout.read_to_string(&mut theirs).await.unwrap();
+    assert_eq!(ours, theirs);
+
+    // What cannot be started is told at its end, in the same words.
+    let session = run(&["/nowhere"]).await;
+    let late = session.process.wait().await.unwrap_err().to_string();
+    let command = vec!["/nowhere".to_owned()];
+    let request = ExecRequest {
+        command,
+        ..ExecRequest::default()
+    };
+    let early = rig.runtime().exec(&id, request).await.unwrap_err();
+    assert_eq!(late, early.to_string());
+
+    // It can be killed.
+    let mut session = run(&["/bin/sh", "-c", "echo up; sleep 600"]).await;
+    session.stdout.read_exact(&mut [0; 3]).await.unwrap();
+    session.process.kill().await.unwrap();
+    assert_eq!(session.process.wait().await.unwrap(), 137);
+    rig.finish().await;
+}
