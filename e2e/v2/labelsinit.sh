@@ -10,6 +10,22 @@ where="--state-dir=$work/state --run-dir=/run/$module --bridge-name=story0 --pod
 suite=$module
 # shellcheck source=e2e/v2/pods.sh
 . /tests/pods.sh
+
+# Whether a pod of that name says why it cannot run, in words like these, and no container of it ever runs.
+never_runs() {
+    # shellcheck disable=SC2086 # the places are words
+    hanok run $where "$work/$1.yaml" >"$work/$1.out" 2>&1 &
+    runner=$!
+    for _ in $(seq 100); do
+        grep -q "$2" "$work/$1.out" && break
+        sleep 0.2
+    done
+    kill -TERM "$runner"
+    wait "$runner"
+    cat "$work/$1.out"
+    grep -q "$2" "$work/$1.out" && ! grep -q ', exec' "$work/$1.out"
+}
+
 # shellcheck disable=SC1090 # it is one of two
 . "/tests/$module.sh"
 if result; then echo "$module: all passed"; fi

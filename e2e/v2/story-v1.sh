@@ -2,32 +2,9 @@
 # Runs in a machine whose init is systemd, with cgroup v1, as its only service: what story.sh tells of v2, in short. The
 # limits are looked for in the files of each hierarchy.
 scope= unit_of_container= runner=
-export PATH=/bin HANOK_PROGRAMS=/programs TMPDIR=/tmp
-exec >/dev/ttyS1 2>&1 </dev/null
-mkdir -p /dev/mqueue /run/netns
-mount -t mqueue mqueue /dev/mqueue
-ip link set lo up
-for module in overlay veth bridge br_netfilter nf_tables nft_masq nft_chain_nat; do modprobe "$module"; done
-
-work=/tmp/story
-where="--cgroup-driver=systemd --cgroup-root=/ --state-dir=$work/state --run-dir=/run/story --bridge-name=story0
-    --pod-cidr=10.85.0.0/24"
 suite=v1
-trap "sync; poweroff -f" EXIT
-# shellcheck source=e2e/v2/pods.sh
-. /tests/pods.sh
-
-# Whether systemd says so of a unit: its name, then property=value ...
-says() {
-    unit=$1
-    shift
-    for wanted in "$@"; do
-        systemctl show --property "${wanted%%=*}" "$unit" | grep -Fqx "$wanted" && continue
-        echo "not $wanted of $unit:"
-        systemctl show "$unit"
-        return 1
-    done
-}
+# shellcheck source=e2e/v2/units.sh
+. /tests/units.sh
 
 # Whether a file of a hierarchy holds this, by a path such as memory/a.slice/memory.limit_in_bytes.
 holds() {
@@ -65,9 +42,7 @@ limits_are_in_force() {
 
 pod_is_slices_and_scopes() {
     write_pod limits '{limits: {cpu: 500m, memory: 64Mi}}' 'echo I run; sleep 300 & wait'
-    # shellcheck disable=SC2086 # the places are words
-    hanok run $where "$work/limits.yaml" >"$work/limits.out" 2>&1 &
-    runner=$!
+    start limits || return 1
     find_scope
     echo "$scope" | grep -Eq '^/kubepods.slice/kubepods-pod[0-9a-f_]{36}.slice/cri-containerd-[0-9a-f]{64}.scope$' ||
         { cat "$work/limits.out"; return 1; }
@@ -127,18 +102,6 @@ bundle_is_the_scope_that_it_names() {
     hanok oci pause b1 && hanok oci state b1 | grep -q '"paused"' && hanok oci resume b1 || return 1
     hanok oci delete --force b1 || return 1
     says hanok-b1.scope LoadState=not-found && ! find /sys/fs/cgroup -type d -name hanok-b1.scope | grep .
-}
-
-# What the agent's own API says of its pods holds this.
-agent_says() {
-    for _ in $(seq 150); do
-        curl -sSkf --max-time 10 https://127.0.0.1:10250/pods >"$work/pods" && grep -q "$1" "$work/pods" && return 0
-        sleep 0.2
-    done
-    echo "not $1:"
-    cat "$work/pods"
-    tail -n 40 "$work/agent.log"
-    return 1
 }
 
 static_pod_of_the_unit_is_slices_and_scopes_beside_it() {

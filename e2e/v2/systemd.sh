@@ -87,7 +87,7 @@ cp deploy/standalone.conf "$root/etc/systemd/system/hanok.service.d/"
 cp deploy/standalone.yaml "$root/etc/hanok/"
 printf '[Service]\nStandardOutput=append:/tmp/story/agent.log\nStandardError=inherit\n' \
     >"$root/etc/systemd/system/hanok.service.d/log.conf"
-cp e2e/v2/pods.sh "$root/tests/"
+cp e2e/v2/{pods,units}.sh "$root/tests/"
 cp "e2e/v2/$story.sh" "$root/tests/story"
 make_disk 2G
 

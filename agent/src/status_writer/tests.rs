@@ -37,6 +37,35 @@ fn phases(seen: &[Seen]) -> Vec<String> {
         .collect()
 }
 
+/// A writer to a server that gives this answer so often, and then takes everything.
+async fn refusing(
+    times: usize,
+    answer: impl Fn() -> Answer + Send + 'static,
+) -> (Arc<Fake>, StatusWriter) {
+    let mut left = times;
+    let (fake, server) = Fake::start(move |_| match left.checked_sub(1) {
+        Some(fewer) => {
+            left = fewer;
+            Some(answer())
+        }
+        None => ok(),
+    })
+    .await;
+    (fake, StatusWriter::new(&server))
+}
+
+/// Waits until it is so, and fails after a while.
+async fn soon(is_so: impl Fn() -> bool) {
+    let wait = async {
+        while !is_so() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), wait)
+        .await
+        .unwrap();
+}
+
 fn last_phase_is(wanted: &'static str) -> impl Fn(&[Seen]) -> bool {
     move |seen| phases(seen).last().is_some_and(|phase| phase == wanted)
 }
@@ -87,17 +116,7 @@ async fn what_is_published_meanwhile_is_coalesced_and_never_two_are_in_flight() 
 
 #[tokio::test]
 async fn a_failure_is_tried_again_with_the_newest_status() {
-    let mut left = 3;
-    let (fake, server) = Fake::start(move |_| {
-        left -= 1;
-        if left > 0 {
-            Some(Answer::Status(500, "away"))
-        } else {
-            ok()
-        }
-    })
-    .await;
-    let writer = StatusWriter::new(&server);
+    let (fake, writer) = refusing(2, || Answer::Status(500, "away")).await;
     writer.publish(&pod(false), phase("Pending"));
     fake.until(|seen| seen.len() == 2).await;
     writer.publish(&pod(false), phase("Running"));
@@ -116,14 +135,7 @@ async fn a_pod_that_is_gone_or_replaced_is_dropped() {
         writer.publish(&pod(true), phase("Running"));
         writer.publish(&pod(true), phase("Failed"));
         fake.until(|seen| !seen.is_empty()).await;
-        let idle = async {
-            while !writer.shared.slots().is_empty() {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(5), idle)
-            .await
-            .unwrap();
+        soon(|| writer.shared.slots().is_empty()).await;
         assert!(fake.seen().len() <= 2, "{code}");
     }
 }
@@ -152,14 +164,7 @@ async fn a_pod_that_has_been_deleted_is_not_deleted_again() {
     let writer = StatusWriter::new(&server);
     writer.terminated(&pod(true));
     fake.until(|seen| seen.len() == 1).await;
-    let done = async {
-        while !writer.shared.is_gone(&PodUid("u".into())) {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(5), done)
-        .await
-        .unwrap();
+    soon(|| writer.shared.is_gone(&PodUid("u".into()))).await;
     writer.publish(&pod(true), phase("Failed"));
     writer.terminated(&pod(true));
     assert!(writer.shared.slots().is_empty());
@@ -168,16 +173,7 @@ async fn a_pod_that_has_been_deleted_is_not_deleted_again() {
 
 #[tokio::test]
 async fn a_404_of_somebody_in_between_does_not_end_a_pod() {
-    let mut left = 2;
-    let (fake, server) = Fake::start(move |_| {
-        left -= 1;
-        match left {
-            0.. => Some(Answer::Page(404, "404 page not found")),
-            _ => ok(),
-        }
-    })
-    .await;
-    let writer = StatusWriter::new(&server);
+    let (fake, writer) = refusing(2, || Answer::Page(404, "404 page not found")).await;
     writer.publish(&pod(false), phase("Running"));
     let seen = fake.until(|seen| seen.len() == 3).await;
     assert_eq!(phases(&seen), ["Running", "Running", "Running"]);
@@ -185,16 +181,10 @@ async fn a_404_of_somebody_in_between_does_not_end_a_pod() {
 
 #[tokio::test]
 async fn a_status_that_is_refused_is_sent_until_it_is_taken() {
-    let mut left = 2;
-    let (fake, server) = Fake::start(move |_| {
-        left -= 1;
-        match left {
-            0.. => Some(Answer::Status(400, "admission webhook denied the request")),
-            _ => ok(),
-        }
+    let (fake, writer) = refusing(2, || {
+        Answer::Status(400, "admission webhook denied the request")
     })
     .await;
-    let writer = StatusWriter::new(&server);
     writer.publish(&pod(false), phase("Running"));
     let seen = fake.until(|seen| seen.len() == 3).await;
     assert_eq!(phases(&seen), ["Running", "Running", "Running"]);
@@ -202,16 +192,10 @@ async fn a_status_that_is_refused_is_sent_until_it_is_taken() {
 
 #[tokio::test]
 async fn a_deletion_that_is_refused_is_asked_for_until_it_is_allowed() {
-    let mut left = 2;
-    let (fake, server) = Fake::start(move |_| {
-        left -= 1;
-        match left {
-            0.. => Some(Answer::Status(422, "admission webhook denied the request")),
-            _ => ok(),
-        }
+    let (fake, writer) = refusing(2, || {
+        Answer::Status(422, "admission webhook denied the request")
     })
     .await;
-    let writer = StatusWriter::new(&server);
     writer.terminated(&pod(true));
     let seen = fake.until(|seen| seen.len() == 3).await;
     assert!(seen.iter().all(|seen| seen.method == Method::DELETE));
@@ -219,25 +203,9 @@ async fn a_deletion_that_is_refused_is_asked_for_until_it_is_allowed() {
 
 #[tokio::test]
 async fn a_pod_that_is_spoken_of_long_after_it_was_gone_is_there_after_all() {
-    let mut lies = 1;
-    let (fake, server) = Fake::start(move |_| {
-        lies -= 1;
-        match lies {
-            0.. => Some(Answer::Status(404, "not found")),
-            _ => ok(),
-        }
-    })
-    .await;
-    let writer = StatusWriter::new(&server);
+    let (fake, writer) = refusing(1, || Answer::Status(404, "not found")).await;
     writer.publish(&pod(false), phase("Running"));
-    let idle = async {
-        while !writer.shared.slots().is_empty() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(5), idle)
-        .await
-        .unwrap();
+    soon(|| writer.shared.slots().is_empty()).await;
     for (since, _) in writer.shared.gone.lock().unwrap().iter_mut() {
         *since -= REMEMBERED_FOR;
     }
