@@ -5,14 +5,15 @@
 //! remains without a newline at the end of a stream is written as `P`: readers join parts without adding
 //! anything, so that they show the very bytes that were written.
 //!
-//! A full disk loses lines and never stops the container.
+//! A full disk loses lines and never stops the container. A file that somebody has removed or renamed is made anew by what
+//! is written a second later: without a name it would take room that nobody finds, and never be rotated.
 
 mod rotate;
 mod timestamp;
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use hanok_shim::protocol::Log;
@@ -26,6 +27,9 @@ const MAX_LINE: usize = 16 << 10;
 /// Formatted lines are written once they are as many bytes as this.
 const FLUSH: usize = 16 << 10;
 
+/// How long is written without a look at whether the file still has its name, nanoseconds.
+const UNSEEN: u64 = 1_000_000_000;
+
 /// An open log file.
 #[derive(Debug)]
 pub(crate) struct LogFile {
@@ -38,6 +42,8 @@ pub(crate) struct LogFile {
     torn: bool,
     /// The second in the name of the last file that was set aside.
     last_rotation: i64,
+    /// When its name was looked at.
+    looked_ns: i64,
     /// Formatted lines that are not in the file yet; empty between calls.
     pending: Vec<u8>,
     /// Text without its newline, by stream.
@@ -58,6 +64,7 @@ impl LogFile {
             size,
             torn: false,
             last_rotation: 0,
+            looked_ns: now_ns(),
             pending: Vec::new(),
             partial: [Vec::new(), Vec::new()],
         })
@@ -71,9 +78,26 @@ impl LogFile {
         Ok(())
     }
 
+    /// Opens the path again when it no longer names the file. What cannot be opened is no log, and the file goes on.
+    fn keep_name(&mut self) {
+        let is_named = match (fs::symlink_metadata(&self.path), self.file.metadata()) {
+            (Ok(named), Ok(open)) => (named.dev(), named.ino()) == (open.dev(), open.ino()),
+            (Err(error), _) => error.kind() != io::ErrorKind::NotFound,
+            (_, Err(_)) => true,
+        };
+        if !is_named {
+            let _ = self.reopen();
+        }
+    }
+
     /// Takes output of one stream, all of it now.
     pub(crate) fn write(&mut self, stream: Stream, bytes: &[u8]) {
-        let time = timestamp::rfc3339(now_ns());
+        let now = now_ns();
+        if now.abs_diff(self.looked_ns) > UNSEEN {
+            self.looked_ns = now;
+            self.keep_name();
+        }
+        let time = timestamp::rfc3339(now);
         let full = head(&time, stream, b'F');
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -155,7 +179,7 @@ impl LogFile {
     /// file goes on growing.
     fn rotate(&mut self) {
         let Ok(second) = rotate::set_aside(&self.path, self.last_rotation) else {
-            return;
+            return self.keep_name();
         };
         self.last_rotation = second;
         if let Ok(file) = open(&self.path) {
@@ -215,186 +239,20 @@ fn index(stream: Stream) -> usize {
 }
 
 fn open(path: &std::path::Path) -> io::Result<File> {
-    OpenOptions::new()
+    let file = OpenOptions::new()
         .append(true)
         .create(true)
         .mode(0o640)
         .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
-        .open(path)
+        .open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "not a regular file",
+        )),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn log(dir: &tempfile::TempDir, max_size: u64, max_files: u32) -> LogFile {
-        let path = dir.path().join("0.log").to_str().unwrap().to_owned();
-        LogFile::open(&Log {
-            path,
-            max_size,
-            max_files,
-        })
-        .unwrap()
-    }
-
-    /// (stream, tag, text) of every line.
-    fn lines(bytes: &[u8]) -> Vec<(String, char, Vec<u8>)> {
-        let mut lines = Vec::new();
-        for line in bytes.split_inclusive(|&b| b == b'\n') {
-            let line = line.strip_suffix(b"\n").expect("every line ends");
-            let mut fields = line.splitn(4, |&b| b == b' ');
-            let time = fields.next().unwrap();
-            assert_eq!((time.len(), time.last()), (30, Some(&b'Z')));
-            let stream = String::from_utf8(fields.next().unwrap().to_vec()).unwrap();
-            let tag = char::from(fields.next().unwrap()[0]);
-            lines.push((stream, tag, fields.next().unwrap().to_vec()));
-        }
-        lines
-    }
-
-    fn read(dir: &tempfile::TempDir) -> Vec<(String, char, Vec<u8>)> {
-        lines(&std::fs::read(dir.path().join("0.log")).unwrap())
-    }
-
-    #[test]
-    fn streams_do_not_mix_within_a_line() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut log = log(&dir, 0, 0);
-        log.write(Stream::Stdout, b"a\nb");
-        log.write(Stream::Stderr, b"e\n");
-        log.write(Stream::Stdout, b"c\n\nlast");
-        log.end(Stream::Stdout);
-        log.end(Stream::Stderr);
-        let want = [
-            ("stdout", 'F', "a"),
-            ("stderr", 'F', "e"),
-            ("stdout", 'F', "bc"),
-            ("stdout", 'F', ""),
-            ("stdout", 'P', "last"),
-        ];
-        let want: Vec<_> = want
-            .iter()
-            .map(|(s, t, x)| (s.to_string(), *t, x.as_bytes().to_vec()))
-            .collect();
-        assert_eq!(read(&dir), want);
-    }
-
-    #[test]
-    fn a_full_file_is_set_aside_and_only_so_many_are_kept() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut log = log(&dir, 1000, 3);
-        for n in 0..100 {
-            log.write(Stream::Stdout, format!("line {n}\n").as_bytes());
-        }
-        let mut names: Vec<_> = std::fs::read_dir(dir.path())
-            .unwrap()
-            .map(|e| e.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        assert_eq!(names.len(), 3, "{names:?}");
-        let mut all = Vec::new();
-        for name in &names[1..] {
-            all.extend(lines(&std::fs::read(dir.path().join(name)).unwrap()));
-        }
-        all.extend(read(&dir));
-        let last: Vec<_> = all
-            .iter()
-            .map(|l| String::from_utf8(l.2.clone()).unwrap())
-            .collect();
-        let first = 100 - last.len();
-        let want: Vec<_> = (first..100).map(|n| format!("line {n}")).collect();
-        assert_eq!(
-            last, want,
-            "no line is lost or out of order among the kept ones"
-        );
-        for name in names {
-            assert!(std::fs::metadata(dir.path().join(name)).unwrap().len() <= 1000);
-        }
-    }
-
-    /// A disk with so much room.
-    struct Disk {
-        room: usize,
-        file: Vec<u8>,
-    }
-
-    impl Write for Disk {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let length = bytes.len().min(self.room);
-            self.room -= length;
-            self.file.extend_from_slice(&bytes[..length]);
-            match length {
-                0 => Err(io::ErrorKind::StorageFull.into()),
-                length => Ok(length),
-            }
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn a_line_that_a_full_disk_cuts_short_takes_no_other_with_it() {
-        let line = b"2026 stdout F text\n";
-        for room in 0..2 * line.len() {
-            let mut disk = Disk {
-                room,
-                file: Vec::new(),
-            };
-            let mut torn = false;
-            let mut size = 0;
-            for more in [0, 0, 1, 1000, 0] {
-                disk.room += more;
-                size += append(&mut disk, line, &mut torn);
-            }
-            assert_eq!(size, disk.file.len(), "{room}");
-            assert!(!torn, "{room}");
-            let whole = disk.file.split_inclusive(|&byte| byte == b'\n');
-            let whole = whole.filter(|found| found == line).count();
-            // One of which only the end was missing is whole in the end.
-            assert_eq!(whole, (room + 1) / line.len() + 2, "{room}");
-        }
-    }
-
-    #[test]
-    fn a_renamed_file_is_left_alone_after_reopen() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut log = log(&dir, 0, 0);
-        log.write(Stream::Stdout, b"old\n");
-        std::fs::rename(dir.path().join("0.log"), dir.path().join("moved")).unwrap();
-        log.reopen().unwrap();
-        log.write(Stream::Stdout, b"new\n");
-        assert_eq!(read(&dir), [("stdout".to_owned(), 'F', b"new".to_vec())]);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(48))]
-        #[test]
-        fn the_text_of_a_stream_is_what_was_written(
-            pieces in prop::collection::vec(prop::collection::vec(
-                prop_oneof![Just(b'\n'), Just(b'x'), any::<u8>()], 0..3000), 0..12),
-            long in 0usize..40_000,
-        ) {
-            let dir = tempfile::tempdir().unwrap();
-            let mut log = log(&dir, 0, 0);
-            let mut all = vec![b'y'; long];
-            log.write(Stream::Stdout, &all);
-            for piece in &pieces {
-                log.write(Stream::Stdout, piece);
-                all.extend_from_slice(piece);
-            }
-            log.end(Stream::Stdout);
-            let mut joined = Vec::new();
-            for (_, tag, text) in read(&dir) {
-                prop_assert!(text.len() <= MAX_LINE);
-                joined.extend(text);
-                if tag == 'F' {
-                    joined.push(b'\n');
-                }
-            }
-            prop_assert_eq!(joined, all);
-        }
-    }
-}
+mod tests;
