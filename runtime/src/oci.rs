@@ -22,6 +22,7 @@ mod console;
 mod create;
 mod delete;
 mod devices;
+mod document;
 mod events;
 mod exec;
 mod features;
@@ -88,7 +89,7 @@ pub enum OciError {
     /// The bundle's configuration is not valid, or asks for what is not there.
     #[error("config.json: {0}")]
     Config(String),
-    /// The document is not JSON, or a value has the wrong type.
+    /// The document is not JSON.
     #[error("cannot parse {path}")]
     Parse {
         /// The file.
@@ -97,6 +98,20 @@ pub enum OciError {
         #[source]
         source: serde_json::Error,
     },
+    /// A value in a document has the wrong type, or is missing.
+    #[error("cannot take {field} of {path}")]
+    Field {
+        /// The file.
+        path: PathBuf,
+        /// Which field, with dots between the names.
+        field: String,
+        /// Why not, with the value.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A document is longer than any that can be honoured.
+    #[error("{0} is longer than {max} bytes", max = document::MAX)]
+    TooLong(PathBuf),
     /// An option cannot be honoured.
     #[error("{0}")]
     Option(String),

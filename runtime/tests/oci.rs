@@ -13,3 +13,5 @@ mod confine;
 mod life;
 #[path = "../static_programs.rs"]
 mod static_programs;
+#[path = "oci/wrong.rs"]
+mod wrong;

@@ -56,7 +56,10 @@ pub fn run(options: Options) -> ExitCode {
         Command::Exec(_) => EXEC_FAILED,
         _ => 1,
     };
-    let log = Log::new(options.log.clone(), options.log_format);
+    // Where it cannot be made absolute, it cannot be opened either, and says so.
+    let file = options.log.as_deref();
+    let file = file.map(|path| absolute(path).unwrap_or_else(|_| path.to_owned()));
+    let log = Log::new(file, options.log_format);
     match execute(options, &log) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
@@ -112,7 +115,10 @@ fn execute(options: Options, log: &Log) -> Result<u8> {
             }
         }
         Command::List { format, quiet } => {
-            let records = runtime.list()?;
+            let (records, broken) = runtime.list()?;
+            for error in broken {
+                log.warning(&format!("{:#}", anyhow::Error::from(error)));
+            }
             let ids = records.iter().map(|record| format!("{}\n", record.id));
             match format {
                 _ if quiet => say(&ids.collect::<String>())?,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use oci_spec::runtime::{Linux, LinuxNamespaceType, Process, Spec};
 use serde_json::Value;
 
-use super::{OciError, Result};
+use super::{OciError, Result, document};
 use crate::seccomp::Policy;
 use crate::spec::capabilities;
 
@@ -37,26 +37,27 @@ impl Bundle {
     pub(super) fn load(dir: &Path) -> Result<Self> {
         let dir = fs::canonicalize(dir).map_err(OciError::io("open bundle", dir))?;
         let path = dir.join(CONFIG);
-        let bytes = fs::read(&path).map_err(OciError::io("read", &path))?;
-        Self::parse(dir, bytes)
+        // Nobody may write to a pipe, and a device has no end.
+        let found = fs::metadata(&path).map_err(OciError::io("read", &path))?;
+        if !found.is_file() {
+            return Err(OciError::Config("it is not a regular file".into()));
+        }
+        Self::parse(dir, document::read(&path)?)
     }
 
     /// `bytes` are the document.
     pub(super) fn parse(dir: PathBuf, bytes: Vec<u8>) -> Result<Self> {
         let path = dir.join(CONFIG);
-        let bad = |source| OciError::Parse {
-            path: path.clone(),
-            source,
-        };
-        let mut document: Value = serde_json::from_slice(&bytes).map_err(bad)?;
+        let mut document = document::parse(&path, &bytes)?;
         let taken = take_capabilities(document.get_mut("process"))?;
         let seccomp = document
             .get_mut("linux")
             .and_then(Value::as_object_mut)
             .and_then(|linux| linux.remove("seccomp"))
             .filter(|profile| !profile.is_null());
-        let seccomp = seccomp.map(read_seccomp).transpose()?;
-        let spec: Spec = serde_json::from_value(document).map_err(bad)?;
+        let seccomp = seccomp.map(|profile| read_seccomp(&path, &profile));
+        let seccomp = seccomp.transpose()?;
+        let spec: Spec = document::typed(&path, &document)?;
         let bundle = Self {
             dir,
             bytes,
@@ -157,33 +158,54 @@ pub(super) fn take_capabilities(process: Option<&mut Value>) -> Result<Sets> {
     let taken = process
         .and_then(Value::as_object_mut)
         .and_then(|process| process.remove("capabilities"));
-    let Some(Value::Object(sets)) = taken else {
+    let Some(taken) = taken.filter(|taken| !taken.is_null()) else {
         return Ok(Sets::default());
     };
-    let set = |name: &str| {
-        let names = sets.get(name).and_then(Value::as_array);
-        let names = names.into_iter().flatten().filter_map(Value::as_str);
-        names
-            .filter_map(capabilities::bit)
-            .fold(0, |all, bit| all | bit)
+    let bad = |field: &str, value: &Value, wanted: &str| {
+        OciError::Config(format!(
+            "process.capabilities{field} {value} is no {wanted}"
+        ))
+    };
+    if !taken.is_object() {
+        return Err(bad("", &taken, "object"));
+    }
+    let set = |name: &str| match taken.get(name) {
+        None | Some(Value::Null) => Ok(0),
+        Some(Value::Array(names)) => names.iter().try_fold(0, |all, capability| {
+            let known = capability.as_str().map(capabilities::bit);
+            let known = known.ok_or_else(|| bad(&format!(".{name}"), capability, "name"))?;
+            Ok(all | known.unwrap_or(0))
+        }),
+        Some(other) => Err(bad(&format!(".{name}"), other, "list of names")),
     };
     Ok(Sets(hanok_shim::protocol::Capabilities {
-        bounding: set("bounding"),
-        effective: set("effective"),
-        permitted: set("permitted"),
-        inheritable: set("inheritable"),
-        ambient: set("ambient"),
+        bounding: set("bounding")?,
+        effective: set("effective")?,
+        permitted: set("permitted")?,
+        inheritable: set("inheritable")?,
+        ambient: set("ambient")?,
     }))
 }
 
-fn read_seccomp(profile: Value) -> Result<Policy> {
+fn read_seccomp(path: &Path, profile: &Value) -> Result<Policy> {
     let listener = profile.get("listenerPath").and_then(Value::as_str);
     if listener.is_some_and(|path| !path.is_empty()) {
         return Err(OciError::Config(
             "seccomp.listenerPath is not supported".into(),
         ));
     }
-    serde_json::from_value(profile).map_err(|error| OciError::Config(format!("seccomp: {error}")))
+    document::typed(path, profile).map_err(|error| match error {
+        OciError::Field {
+            path,
+            field,
+            source,
+        } => OciError::Field {
+            path,
+            field: format!("{field} of linux.seccomp"),
+            source,
+        },
+        other => other,
+    })
 }
 
 #[cfg(test)]
@@ -231,6 +253,33 @@ mod tests {
             r#"{"ociVersion":"1.0.2","process":{"user":{},"cwd":"/","args":["a"],"rlimits":[{"type":"RLIMIT_TEST","hard":1,"soft":1}]}}"#,
         ] {
             assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn capabilities_of_another_type_are_not_none() {
+        for (given, named) in [
+            (r#""CAP_CHOWN""#, "process.capabilities \"CAP_CHOWN\""),
+            (r#"{"bounding":"CAP_CHOWN"}"#, ".bounding \"CAP_CHOWN\""),
+            (r#"{"ambient":["CAP_CHOWN",7]}"#, ".ambient 7"),
+        ] {
+            let text = format!(
+                r#"{{"ociVersion":"1.0.2","process":{{"cwd":"/","args":["a"],"user":{{}},"capabilities":{given}}}}}"#
+            );
+            let error = parse(&text).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+        let null = r#"{"ociVersion":"1.0.2","process":{"cwd":"/","args":["a"],"user":{},"capabilities":null}}"#;
+        assert_eq!(parse(null).unwrap().capabilities, Sets::default());
+    }
+
+    #[test]
+    fn a_configuration_is_a_file() {
+        for target in ["/dev/zero", "/"] {
+            let dir = tempfile::tempdir().unwrap();
+            std::os::unix::fs::symlink(target, dir.path().join(CONFIG)).unwrap();
+            let error = Bundle::load(dir.path()).unwrap_err();
+            assert!(matches!(error, OciError::Config(_)), "{target}: {error:?}");
         }
     }
 }

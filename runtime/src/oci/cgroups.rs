@@ -65,6 +65,7 @@ pub(super) fn make(
     };
     let cgroups = Cgroups::detect_with(base, &others)?;
     let places = cgroups.places(relative)?;
+    check_unused(&places)?;
     let devices = devices::devices(resources)?;
     let holder = match &place {
         Place::Path { .. } => None,
@@ -90,6 +91,24 @@ pub(super) fn make(
     cgroups.make(relative)?;
     set(&places, resources, &devices)?;
     Ok(holder)
+}
+
+/// Whoever is in a container's cgroup is killed with it, so nobody may be there before it.
+fn check_unused(places: &[cgroup::Place]) -> Result<()> {
+    for place in places {
+        let directory = place.directory.display();
+        // One that goes just now has nobody in it.
+        let found = match place.directory.is_dir() {
+            true => processes(&place.directory).unwrap_or_default(),
+            false => continue,
+        };
+        if !found.is_empty() {
+            let count = found.len();
+            let message = format!("cgroup {directory} is in use: processes in it: {count}");
+            return Err(OciError::Config(message));
+        }
+    }
+    Ok(())
 }
 
 /// Makes the scope of a container.

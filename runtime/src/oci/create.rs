@@ -212,9 +212,15 @@ pub(super) fn write_pid(path: &Path, pid: i32) -> Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = path.with_file_name(format!(".{name}.{pid}"));
     let write = || -> io::Result<()> {
-        let mut file = fs::File::create(&temporary)?;
-        file.write_all(pid.to_string().as_bytes())?;
-        fs::rename(&temporary, path)
+        // What others have put there, a link above all, is not written to.
+        let _ = fs::remove_file(&temporary);
+        let mut file = fs::File::create_new(&temporary)?;
+        let done = file.write_all(pid.to_string().as_bytes());
+        let done = done.and_then(|()| fs::rename(&temporary, path));
+        if done.is_err() {
+            let _ = fs::remove_file(&temporary);
+        }
+        done
     };
     write().map_err(OciError::io("write", path))
 }
@@ -239,5 +245,30 @@ pub(super) fn unmount_shared(record: &Record) {
             &record.rootfs,
             UnmountFlags::DETACH | UnmountFlags::NOFOLLOW,
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_process_id_is_written_to_no_link_and_leaves_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let canary = dir.path().join("canary");
+        fs::write(&canary, "alive").unwrap();
+        symlink(&canary, dir.path().join(".p.7")).unwrap();
+        symlink(&canary, dir.path().join("p")).unwrap();
+        write_pid(&dir.path().join("p"), 7).unwrap();
+        fs::create_dir_all(dir.path().join("d/below")).unwrap();
+        assert!(write_pid(&dir.path().join("d"), 7).is_err());
+        assert!(write_pid(&dir.path().join("absent/p"), 7).is_err());
+        assert_eq!(fs::read_to_string(dir.path().join("p")).unwrap(), "7");
+        assert_eq!(fs::read_to_string(&canary).unwrap(), "alive");
+        let names = fs::read_dir(dir.path()).unwrap();
+        let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["canary", "d", "p"]);
     }
 }

@@ -14,7 +14,7 @@ use super::bundle::{check_process, take_capabilities};
 use super::create::write_pid;
 use super::launcher::Launcher;
 use super::record::{PROCESS, Record, Status};
-use super::{OciError, Result, Runtime, console, process, supervise};
+use super::{OciError, Result, Runtime, console, document, process, supervise};
 use crate::seccomp::Filter;
 use crate::spec::capabilities;
 
@@ -97,8 +97,11 @@ impl Runtime {
             }
         };
         launcher.finish();
-        if let Some(path) = &options.pid_file {
-            write_pid(path, pid)?;
+        let written = options.pid_file.as_deref().map(|path| write_pid(path, pid));
+        if let Some(Err(error)) = written {
+            // Nobody would know of it.
+            abandon(pid);
+            return Err(error);
         }
         match signals {
             Some(signals) => supervise::supervise(&signals, pid, master),
@@ -150,14 +153,9 @@ fn wanted(
     let Some(path) = &options.process else {
         return Ok((changed(own, options)?, None, options.tty));
     };
-    let parse = |source| OciError::Parse {
-        path: path.clone(),
-        source,
-    };
-    let bytes = fs::read(path).map_err(OciError::io("read", path))?;
-    let mut document: serde_json::Value = serde_json::from_slice(&bytes).map_err(parse)?;
+    let mut document = document::parse(path, &document::read(path)?)?;
     let sets = take_capabilities(Some(&mut document))?;
-    let given: oci_spec::runtime::Process = serde_json::from_value(document).map_err(parse)?;
+    let given: oci_spec::runtime::Process = document::typed(path, &document)?;
     check_process(&given)?;
     let filter = Filter {
         program: own.seccomp,

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::record::Status;
 use super::resources::{self, Write};
-use super::{OciError, Result, Runtime, cgroups};
+use super::{OciError, Result, Runtime, cgroups, document};
 use crate::cgroup::{Place, Undo};
 
 impl Runtime {
@@ -14,11 +14,7 @@ impl Runtime {
     pub fn update(&self, id: &str, document: &Value) -> Result<()> {
         let record = self.state(id)?;
         record.require("update", &Status::ALIVE)?;
-        let mut resources: LinuxResources =
-            serde_json::from_value(document.clone()).map_err(|source| OciError::Parse {
-                path: "resources".into(),
-                source,
-            })?;
+        let mut resources: LinuxResources = document::typed("resources".as_ref(), document)?;
         let places = record.places();
         complete(&mut resources, &places);
         if let Some(controller) = resources::missing_controller(&resources, &places) {

@@ -134,7 +134,7 @@ fn root_an_update_changes_what_it_names_or_nothing() {
     assert!(refused.is_err());
     assert_eq!(pids(), "20");
     let wrong = update(json!({ "pids": { "limit": "many" } })).unwrap_err();
-    assert!(matches!(wrong, OciError::Parse { .. }), "{wrong}");
+    assert!(matches!(wrong, OciError::Field { .. }), "{wrong}");
     update(json!({ "pids": { "limit": -1 } })).unwrap();
     assert_eq!(pids(), "max");
     // Rules for devices are no part of it.
@@ -217,9 +217,9 @@ fn root_want_of_memory_is_an_event() {
 #[test]
 fn root_containers_are_listed_with_what_they_do() {
     let bundle = Bundle::new("sleep 100");
-    assert!(bundle.runtime.list().unwrap().is_empty());
+    assert!(bundle.runtime.list().unwrap().0.is_empty());
     let listed = || {
-        let records = bundle.runtime.list().unwrap();
+        let (records, _) = bundle.runtime.list().unwrap();
         let pairs = records
             .into_iter()
             .map(|record| (record.id.clone(), record.status()));

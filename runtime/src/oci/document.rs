@@ -1,0 +1,84 @@
+//! JSON documents of others: read with a limit, and complained of by field and value.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{OciError, Result};
+
+/// Longest document, bytes. What is made of one has to fit in a frame of the shim, which is a quarter of this.
+pub(super) const MAX: usize = 16 << 20;
+
+/// The bytes of a document, which may come by a pipe.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(MAX).unwrap_or(u64::MAX).saturating_add(1);
+    File::open(path)
+        .and_then(|file| file.take(limit).read_to_end(&mut bytes))
+        .map_err(OciError::io("read", path))?;
+    match bytes.len() > MAX {
+        true => Err(OciError::TooLong(path.to_owned())),
+        false => Ok(bytes),
+    }
+}
+
+/// The value in a document's bytes.
+pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Value> {
+    serde_json::from_slice(bytes).map_err(|source| OciError::Parse {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// A value as what it is to be. Where it is not is looked for once it is known not to be.
+pub(super) fn typed<T: DeserializeOwned>(path: &Path, value: &Value) -> Result<T> {
+    T::deserialize(value).map_err(|_| field::<T>(path, value))
+}
+
+/// The error of a value that is not what it is to be.
+fn field<T: DeserializeOwned>(path: &Path, value: &Value) -> OciError {
+    let (field, source) = match serde_path_to_error::deserialize::<_, T>(value) {
+        Err(error) => (error.path().to_string(), error.into_inner()),
+        Ok(_) => (".".to_owned(), serde::de::Error::custom("it is ambiguous")),
+    };
+    OciError::Field {
+        path: path.to_owned(),
+        // What serde_path_to_error calls the whole.
+        field: match field.as_str() {
+            "." => "the document".to_owned(),
+            _ => field,
+        },
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_has_a_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.json");
+        let file = File::create(&path).unwrap();
+        for (length, fits) in [(MAX, true), (MAX + 1, false), (100 << 30, false)] {
+            file.set_len(length as u64).unwrap();
+            let read = read(&path);
+            assert_eq!(read.is_ok(), fits, "{length}");
+        }
+        let endless = read(Path::new("/dev/zero")).unwrap_err();
+        assert!(endless.to_string().contains("/dev/zero"), "{endless}");
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_type_is_named_with_its_field() {
+        let value = serde_json::json!({"cwd": "/", "user": {"uid": "root"}});
+        let error = typed::<oci_spec::runtime::Process>(Path::new("p.json"), &value).unwrap_err();
+        assert_eq!(error.to_string(), "cannot take user.uid of p.json");
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.contains("\"root\""), "{source}");
+    }
+}

@@ -1,0 +1,85 @@
+//! What goes wrong beside a container: others in its cgroup, files that nobody can write, a caller that is killed.
+
+use std::fs;
+use std::path::PathBuf;
+
+use hanok_runtime::oci::{ExecOptions, OciError, Status};
+use serde_json::json;
+
+use crate::rig::Bundle;
+
+fn cgroups(bundle: &Bundle) -> Vec<PathBuf> {
+    bundle.runtime.state(&bundle.id).unwrap().cgroups
+}
+
+#[test]
+fn root_a_cgroup_that_others_are_in_is_not_taken_and_nobody_in_it_is_killed() {
+    let mut first = Bundle::new("sleep 100");
+    first.config["linux"]["cgroupsPath"] = json!(format!("{}/a", first.id));
+    first.create().unwrap();
+    first.runtime.start(&first.id).unwrap();
+    let mut second = Bundle::new("sleep 100");
+    for path in ["", "/a"] {
+        second.config["linux"]["cgroupsPath"] = json!(format!("{}{path}", first.id));
+        let refused = second.create().unwrap_err().to_string();
+        assert!(refused.contains("is in use"), "{refused}");
+        second.assert_gone(&[]);
+        assert_eq!(first.status(), Status::Running);
+    }
+    let made = cgroups(&first);
+    first.runtime.delete(&first.id, true).unwrap();
+    first.assert_gone(&made);
+    // One that is empty is as good as none.
+    second.create().unwrap();
+    second.runtime.delete(&second.id, true).unwrap();
+    for directory in made {
+        let above = directory.parent().unwrap();
+        assert!(!above.exists() || fs::remove_dir(above).is_ok());
+    }
+}
+
+#[test]
+fn root_an_exec_that_nobody_can_know_of_does_not_run_on() {
+    let bundle = Bundle::new("sleep 100");
+    bundle.create().unwrap();
+    bundle.runtime.start(&bundle.id).unwrap();
+    let options = ExecOptions {
+        args: ["/bin/sleep", "50"].map(str::to_owned).to_vec(),
+        detach: true,
+        pid_file: Some(bundle.dir.path().join("absent/pid")),
+        ..ExecOptions::default()
+    };
+    let failed = bundle.runtime.exec(&bundle.id, &options).unwrap_err();
+    assert!(failed.to_string().contains("absent/pid"), "{failed}");
+    let record = bundle.runtime.state(&bundle.id).unwrap();
+    assert_eq!(bundle.runtime.processes(&bundle.id).unwrap(), [record.pid]);
+    bundle.runtime.delete(&bundle.id, true).unwrap();
+    bundle.assert_gone(&record.cgroups);
+}
+
+#[test]
+fn root_a_process_for_exec_is_named_by_its_field() {
+    let bundle = Bundle::new("sleep 100");
+    bundle.create().unwrap();
+    bundle.runtime.start(&bundle.id).unwrap();
+    let path = bundle.dir.path().join("process.json");
+    for (text, named) in [
+        (r#"{"cwd":"/","args":["a"],"user":{"uid":-1}}"#, "user.uid"),
+        (r#"{"cwd":"/","args":[7],"user":{}}"#, "args[0]"),
+        (r#"{"cwd":"/","args":"a","user":{}}"#, "args"),
+        (r#"{"cwd":"/","args":["a"],"user":7}"#, "user"),
+        ("7", "the document"),
+    ] {
+        fs::write(&path, text).unwrap();
+        let options = ExecOptions {
+            process: Some(path.clone()),
+            ..ExecOptions::default()
+        };
+        let error = bundle.runtime.exec(&bundle.id, &options).unwrap_err();
+        match &error {
+            OciError::Field { field, .. } => assert_eq!(field, named, "{text}"),
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+    bundle.runtime.delete(&bundle.id, true).unwrap();
+}
