@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("hanok: {error:#}");
+            eprintln!("hanok: {}", hanok_oci::complaint::chain(&error));
             ExitCode::FAILURE
         }
     }

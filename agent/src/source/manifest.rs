@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use hanok_oci::complaint::clip;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Toleration, Volume};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -62,7 +63,7 @@ pub fn pods(text: &str, node_name: &str, origin: Origin<'_>) -> Result<Vec<Pod>,
                 "nothing with apiVersion and kind".into(),
             ));
         }
-        (other, _) => return Err(ManifestError::Kind(other.trim().to_owned())),
+        (other, _) => return Err(ManifestError::Kind(clip(other.trim()))),
     };
     values
         .into_iter()
@@ -340,6 +341,23 @@ mod tests {
             let message = pods(text, "n1", FILE).expect_err(text).to_string();
             assert!(message.starts_with(want), "{message}");
             assert_eq!(message.lines().count(), 1, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_value_of_a_megabyte_is_not_told_whole() {
+        let long = "x".repeat(1 << 20);
+        let table = [
+            format!("{{apiVersion: {long}, kind: Pod}}"),
+            format!("{{apiVersion: v1, kind: Pod, metadata: {{name: {long}}}}}"),
+            format!("{{apiVersion: v1, kind: Pod, metadata: {{name: {long}Y}}}}"),
+            format!(
+                "{{apiVersion: v1, kind: Pod, metadata: {{name: w}}, spec: {{containers: {long}}}}}"
+            ),
+        ];
+        for text in table {
+            let message = pods(&text, "n1", FILE).expect_err("no pod").to_string();
+            assert!(message.len() < 1200, "{} bytes", message.len());
         }
     }
 

@@ -19,6 +19,8 @@ use hanok_runtime::oci::{CreateOptions, ExecOptions, RunOptions, Runtime, featur
 use args::{Command, CreateArgs, ExecArgs, Format};
 use log::Log;
 
+use crate::complaint;
+
 /// Exit code when `exec` could not run the process, as runc's.
 const EXEC_FAILED: u8 = 255;
 
@@ -63,7 +65,7 @@ pub fn run(options: Options) -> ExitCode {
     match execute(options, &log) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            log.error(&format!("{error:#}"));
+            log.error(&complaint::chain(&error));
             ExitCode::from(failed)
         }
     }

@@ -8,6 +8,7 @@ mod typed;
 
 use std::fmt;
 
+use hanok_oci::complaint::clip;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodTemplateSpec, Secret, Service};
@@ -74,8 +75,8 @@ impl Complaint {
 impl fmt::Display for Complaint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.field.as_str() {
-            "" => f.write_str(&self.message),
-            field => write!(f, "{field}: {}", self.message),
+            "" => f.write_str(&clip(&self.message)),
+            field => write!(f, "{}: {}", clip(field), clip(&self.message)),
         }
     }
 }
@@ -281,5 +282,5 @@ impl Manifests {
 
 /// Messages of parsers may have several lines.
 pub(crate) fn one_line(message: &str) -> String {
-    message.split_whitespace().collect::<Vec<_>>().join(" ")
+    clip(&message.split_whitespace().collect::<Vec<_>>().join(" "))
 }
