@@ -12,7 +12,7 @@ use std::time::Duration;
 use hanok_runtime::api::PodUid;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -318,7 +318,7 @@ async fn send(shared: &Shared, change: &Change) -> Outcome {
         .await
     {
         Ok(_) => Outcome::Done,
-        Err(error) => outcome(&error, pod),
+        Err(error) => outcome(shared, &error, pod).await,
     }
 }
 
@@ -334,15 +334,17 @@ async fn delete(shared: &Shared, pod: &Pod) -> Outcome {
         .preconditions(preconditions);
     match api(shared, pod).delete(name, &params).await {
         Ok(_) => Outcome::Done,
-        Err(error) => outcome(&error, pod),
+        Err(error) => outcome(shared, &error, pod).await,
     }
 }
 
 /// Sorts a failure.
-fn outcome(error: &kube::Error, pod: &Pod) -> Outcome {
+async fn outcome(shared: &Shared, error: &kube::Error, pod: &Pod) -> Outcome {
     let message = message(error);
     match failure(error) {
-        Failure::NotFound if is_the_servers(error) => Outcome::Gone,
+        Failure::NotFound if is_the_servers(error) && !is_listed(shared, pod).await => {
+            Outcome::Gone
+        }
         // The UID is the precondition: under this name there is another pod now.
         Failure::Conflict if message.contains("UID") || message.contains("uid") => Outcome::Gone,
         Failure::Conflict => Outcome::Later,
@@ -358,6 +360,25 @@ fn outcome(error: &kube::Error, pod: &Pod) -> Outcome {
 /// the end of the pod, it would be the last that is heard of a pod that runs.
 fn is_the_servers(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.reason == "NotFound")
+}
+
+/// Whether a list has the pod after all, or cannot be had. What is taken for gone is not written to for a while, so one
+/// answer is not enough. A node may not get a pod that is not there, but it may list its own.
+async fn is_listed(shared: &Shared, pod: &Pod) -> bool {
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    let fields = format!(
+        "metadata.name={name},spec.nodeName={}",
+        node.unwrap_or_default()
+    );
+    let params = ListParams::default().fields(&fields);
+    match api(shared, pod).list_metadata(&params).await {
+        Ok(found) => found
+            .items
+            .iter()
+            .any(|found| found.metadata.uid == pod.metadata.uid),
+        Err(error) => failure(&error) == Failure::Later,
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ use crate::client::fake::{Answer, Fake, Seen};
 fn pod(deleted: bool) -> Arc<Pod> {
     let time = deleted.then_some("2026-01-01T00:00:00Z");
     let meta = json!({"name": "p", "namespace": "ns", "uid": "u", "deletionTimestamp": time});
-    Arc::new(serde_json::from_value(json!({"metadata": meta})).unwrap())
+    let spec = json!({"nodeName": "n1", "containers": []});
+    Arc::new(serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap())
 }
 
 fn phase(phase: &str) -> PodStatus {
@@ -136,7 +137,7 @@ async fn a_pod_that_is_gone_or_replaced_is_dropped() {
         writer.publish(&pod(true), phase("Failed"));
         fake.until(|seen| !seen.is_empty()).await;
         soon(|| writer.shared.slots().is_empty()).await;
-        assert!(fake.seen().len() <= 2, "{code}");
+        assert!(phases(&fake.seen()).len() <= 2, "{code}");
     }
 }
 
@@ -180,6 +181,31 @@ async fn a_404_of_somebody_in_between_does_not_end_a_pod() {
 }
 
 #[tokio::test]
+async fn a_pod_that_is_listed_is_not_taken_for_gone() {
+    let mut refused = 0;
+    let (fake, server) = Fake::start(move |seen| match seen.method {
+        Method::GET => Some(Answer::Object(json!({
+            "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {},
+            "items": [{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+                "metadata": {"name": "p", "namespace": "ns", "uid": "u"}}]
+        }))),
+        _ if refused < 2 => {
+            refused += 1;
+            Some(Answer::Status(404, "not found"))
+        }
+        _ => ok(),
+    })
+    .await;
+    let writer = StatusWriter::new(&server);
+    writer.publish(&pod(false), phase("Running"));
+    let seen = fake.until(|seen| seen.len() == 5).await;
+    assert_eq!(phases(&seen), ["Running", "Running", "Running"]);
+    assert_eq!(seen[1].path, "/api/v1/namespaces/ns/pods");
+    let asked = "fieldSelector=metadata.name%3Dp%2Cspec.nodeName%3Dn1";
+    assert!(seen[1].query.contains(asked), "{}", seen[1].query);
+}
+
+#[tokio::test]
 async fn a_status_that_is_refused_is_sent_until_it_is_taken() {
     let (fake, writer) = refusing(2, || {
         Answer::Status(400, "admission webhook denied the request")
@@ -203,13 +229,13 @@ async fn a_deletion_that_is_refused_is_asked_for_until_it_is_allowed() {
 
 #[tokio::test]
 async fn a_pod_that_is_spoken_of_long_after_it_was_gone_is_there_after_all() {
-    let (fake, writer) = refusing(1, || Answer::Status(404, "not found")).await;
+    let (fake, writer) = refusing(2, || Answer::Status(404, "not found")).await;
     writer.publish(&pod(false), phase("Running"));
     soon(|| writer.shared.slots().is_empty()).await;
     for (since, _) in writer.shared.gone.lock().unwrap().iter_mut() {
         *since -= REMEMBERED_FOR;
     }
     writer.terminated(&pod(true));
-    let seen = fake.until(|seen| seen.len() == 2).await;
-    assert_eq!(seen[1].method, Method::DELETE);
+    let seen = fake.until(|seen| seen.len() == 3).await;
+    assert_eq!(seen[2].method, Method::DELETE);
 }
