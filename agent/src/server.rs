@@ -96,6 +96,11 @@ impl ServerConfig {
             debugging_handlers: true,
         }
     }
+
+    /// Everywhere that the server listens.
+    pub fn listens(&self) -> impl Iterator<Item = SocketAddr> {
+        [self.address, self.healthz_address].into_iter().flatten()
+    }
 }
 
 /// What a health check asks; the text says what is wrong.

@@ -18,7 +18,9 @@ mod taints;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hanok_runtime::api::PodUid;
@@ -46,6 +48,8 @@ pub struct NodeView {
     pub app_armor: bool,
     /// Features that the node declares.
     pub features: Vec<String>,
+    /// Where the agent itself listens for TCP connections; no host port may lead these into a pod.
+    pub listens: Vec<SocketAddr>,
 }
 
 /// What a scheduler looks at.
@@ -81,6 +85,15 @@ pub fn admit(pod: &Pod, node: &NodeView, others: &[Arc<Pod>]) -> Verdict {
     }
 }
 
+/// Names of the rules that the node's labels and taints decide.
+const NODE_AFFINITY: &str = "NodeAffinity";
+const TAINT_TOLERATION: &str = "TaintToleration";
+
+/// Whether the pod might run if the node had other labels or taints.
+pub fn is_by_labels_or_taints(failure: &Failure) -> bool {
+    [NODE_AFFINITY, TAINT_TOLERATION].contains(&failure.reason.as_str())
+}
+
 /// The failure as the pod's status tells it.
 pub fn rejected(failure: &Failure) -> Failure {
     Failure {
@@ -94,8 +107,10 @@ fn judge(pod: &Pod, node: &NodeView, others: &[Arc<Pod>]) -> Result<Vec<PodUid>,
     sysctls::check(pod, &node.unsafe_sysctls)?;
     operating_system(pod)?;
     let unmet = match &node.placement {
-        Some(placement) => predicates(pod, placement, others),
-        None => ports::conflict(pod, others).into_iter().collect(),
+        Some(placement) => predicates(pod, node, placement, others),
+        None => ports::conflict(pod, &node.listens, others)
+            .into_iter()
+            .collect(),
     };
     let victims = match unmet.first() {
         None => Vec::new(),
@@ -120,7 +135,7 @@ enum Unmet {
     /// A rule of this name does not hold.
     Rule {
         name: &'static str,
-        why: &'static str,
+        why: Cow<'static, str>,
     },
 }
 
@@ -145,26 +160,31 @@ impl Unmet {
 }
 
 /// The rules of the scheduler that hold on the node too; all that do not hold.
-fn predicates(pod: &Pod, node: &Placement, others: &[Arc<Pod>]) -> Vec<Unmet> {
-    let mut unmet = fit::lacking(pod, node, others);
-    if !affinity::matches(pod, node) {
+fn predicates(
+    pod: &Pod,
+    node: &NodeView,
+    placement: &Placement,
+    others: &[Arc<Pod>],
+) -> Vec<Unmet> {
+    let mut unmet = fit::lacking(pod, placement, others);
+    if !affinity::matches(pod, placement) {
         unmet.push(Unmet::Rule {
-            name: "NodeAffinity",
-            why: "node(s) didn't match Pod's node affinity/selector",
+            name: NODE_AFFINITY,
+            why: "node(s) didn't match Pod's node affinity/selector".into(),
         });
     }
     let wanted = spec::spec(pod).and_then(|spec| spec.node_name.as_deref());
-    if wanted.is_some_and(|wanted| !wanted.is_empty() && wanted != node.name) {
+    if wanted.is_some_and(|wanted| !wanted.is_empty() && wanted != placement.name) {
         unmet.push(Unmet::Rule {
             name: "NodeName",
-            why: "node(s) didn't match the requested node name",
+            why: "node(s) didn't match the requested node name".into(),
         });
     }
-    unmet.extend(ports::conflict(pod, others));
-    if !spec::is_static(pod) && !taints::tolerated(pod, &node.taints) {
+    unmet.extend(ports::conflict(pod, &node.listens, others));
+    if !spec::is_static(pod) && !taints::tolerated(pod, &placement.taints) {
         unmet.push(Unmet::Rule {
-            name: "TaintToleration",
-            why: "node(s) had taints that the pod didn't tolerate",
+            name: TAINT_TOLERATION,
+            why: "node(s) had taints that the pod didn't tolerate".into(),
         });
     }
     unmet

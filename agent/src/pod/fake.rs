@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use hanok_runtime::api::{
     CgroupStats, Container, ContainerConfig, ContainerId, ContainerState, ContainerStats,
     Credentials, DiskUsage, Error, ExecProcess, ExecRequest, ExecSession, Image, ImageService,
@@ -18,7 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::admit::NodeView;
-use super::settings::{ClassIsHandler, Clock, Deps, Settings};
+use super::settings::{Admission, ClassIsHandler, Clock, Deps, Settings};
 use super::{Pods, sample};
 use crate::sinks::{
     EventKind, EventSink, MountedVolumes, ObjectError, Objects, PodUpdate, StatusSink, Token,
@@ -61,8 +63,10 @@ pub(crate) struct State {
     pub(crate) broken_volume: Option<String>,
     /// Exit code of every exec; none for one that hangs.
     pub(crate) answer: Option<i32>,
-    /// What pods are judged by, as of the agent's start.
+    /// What pods are judged by.
     pub(crate) node: NodeView,
+    /// What the node turns out to be when somebody looks.
+    pub(crate) node_then: Option<NodeView>,
     /// Memory that no container can do without.
     pub(crate) memory_in_use: Option<u64>,
     /// The output of commands stays open after their end.
@@ -77,6 +81,8 @@ pub(crate) struct State {
     pub(crate) failing_lists: u32,
     /// So many stops that fail.
     pub(crate) failing_stops: u32,
+    /// Why no pod can have a network.
+    pub(crate) no_network: Option<String>,
     /// Why sandboxes cannot be made.
     pub(crate) broken_network: Option<String>,
     next: u32,
@@ -175,11 +181,24 @@ impl Fake {
             objects: self.clone(),
             volumes: self.clone(),
             classes: Arc::new(ClassIsHandler),
-            admission: Arc::new(self.state().node.clone()),
+            admission: self.clone(),
             timeline: Timeline::default(),
             settings: Arc::new(settings),
             clock: self.clock,
         }
+    }
+}
+
+impl Admission for Fake {
+    fn node(&self) -> NodeView {
+        self.state().node.clone()
+    }
+
+    fn look(&self) -> Option<BoxFuture<'static, ()>> {
+        let mut state = self.state();
+        state.node = state.node_then.take()?;
+        state.calls.push("look at the node".into());
+        Some(std::future::ready(()).boxed())
     }
 }
 
@@ -504,7 +523,7 @@ impl RuntimeService for Fake {
     }
 
     async fn network_ready(&self) -> std::result::Result<(), String> {
-        Ok(())
+        self.state().no_network.clone().map_or(Ok(()), Err)
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 use hanok_runtime::api::{ImageService, PodUid, RuntimeService};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -195,8 +196,13 @@ impl RuntimeClasses for ClassIsHandler {
 
 /// Tells what pods are judged by.
 pub trait Admission: Send + Sync + 'static {
-    /// The node as it is now.
+    /// The node as far as it is known.
     fn node(&self) -> NodeView;
+
+    /// Learns what the node is now, where that can be asked for.
+    fn look(&self) -> Option<BoxFuture<'static, ()>> {
+        None
+    }
 }
 
 /// A node that does not change.

@@ -49,6 +49,8 @@ pub fn start(deps: Deps, updates: mpsc::Receiver<PodUpdate>) -> (Pods, JoinHandl
         ids: HashMap::new(),
         held: Vec::new(),
         need_room: Vec::new(),
+        doubted: Vec::new(),
+        looks: JoinSet::new(),
         found: BTreeMap::new(),
         synced: false,
         house: JoinSet::new(),
@@ -77,6 +79,10 @@ struct Workers {
     held: Vec<Arc<Pod>>,
     /// Pods that wait for those to end whose place they take.
     need_room: Vec<Arc<Pod>>,
+    /// Pods that would be refused by what is known of the node, while it is asked for anew.
+    doubted: Vec<Arc<Pod>>,
+    /// Who asks, for the pods of these UIDs.
+    looks: JoinSet<PodUid>,
     /// Sandboxes that the runtime had when the agent started, by their pods, as long as nobody has asked for them.
     found: BTreeMap<PodUid, PodSandbox>,
     promises: Promises,
@@ -115,6 +121,7 @@ impl Workers {
                     self.try_waiting();
                     self.try_wishes();
                 }
+                Some(looked) = self.looks.join_next() => self.looked(looked),
                 Some(round) = self.house.join_next() => self.house_kept(round),
                 () = sleep_until(self.house_due) => self.keep_house(),
             }
@@ -127,6 +134,7 @@ impl Workers {
             PodUpdate::Gone(uid) => {
                 self.held.retain(|pod| spec::uid(pod) != uid);
                 self.need_room.retain(|pod| spec::uid(pod) != uid);
+                self.doubted.retain(|pod| spec::uid(pod) != uid);
                 if let Some(handle) = self.workers.get(&uid) {
                     handle
                         .desired
@@ -149,6 +157,7 @@ impl Workers {
         }
         self.held.retain(|held| spec::uid(held) != uid);
         self.need_room.retain(|waiting| spec::uid(waiting) != uid);
+        self.doubted.retain(|doubted| spec::uid(doubted) != uid);
         if let Some(handle) = self.workers.get(&uid)
             && handle.desired.borrow().exists == Existence::Object
         {
@@ -179,7 +188,8 @@ impl Workers {
 
     /// Pods without a worker.
     fn waiting(&self) -> impl Iterator<Item = &Arc<Pod>> {
-        self.held.iter().chain(&self.need_room)
+        let waiting = self.held.iter().chain(&self.need_room);
+        waiting.chain(&self.doubted)
     }
 
     /// Something that pods wait for may have come about.

@@ -15,6 +15,7 @@ pub(crate) fn stories() -> Vec<Story> {
     stories![Lab:
         pod_that_may_not_run_here_fails_with_its_reason,
         host_port_is_reached_from_everywhere_and_given_once,
+        no_pod_takes_the_ports_of_the_node_itself,
     ]
 }
 
@@ -104,6 +105,33 @@ fn host_port_is_reached_from_everywhere_and_given_once(space: &Space<'_>) -> Res
         "{}",
         cluster::describe(&third)
     );
+    Ok(())
+}
+
+fn no_pod_takes_the_ports_of_the_node_itself(space: &Space<'_>) -> Result<()> {
+    space.apply(&sent_to("n1", "witness").manifest())?;
+    space.until_ready("witness")?;
+    let wanted = [
+        ("api", 10250, "0.0.0.0:10250"),
+        ("health", 10248, "127.0.0.1:10248"),
+    ];
+    for (name, port, own) in wanted {
+        let ports = json!([{"containerPort": 8080, "hostPort": port}]);
+        let greedy = pod(name)
+            .set("nodeName", "n1")
+            .with(testapp("main", "serve 8080 taken").set("ports", ports));
+        space.apply(&greedy.manifest())?;
+        let failed = space.until_phase(name, "Failed")?;
+        let status = failed.status.context("a status")?;
+        ensure!(status.reason.as_deref() == Some("NodePorts"), "{status:?}");
+        let told = status.message.unwrap_or_default();
+        ensure!(
+            told.ends_with(&format!("the node itself listens on {own}")),
+            "{told}"
+        );
+    }
+    let word = space.kubectl("exec witness -- /testapp get http://127.0.0.1:8080/")?;
+    ensure!(!word.is_empty(), "the node is reached as before");
     Ok(())
 }
 

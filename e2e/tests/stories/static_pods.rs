@@ -21,10 +21,10 @@ pub(crate) fn stories() -> Vec<Story> {
 }
 
 /// A manifest in the directory of n1; it goes with the story, however that ends.
-struct Manifest(PathBuf);
+pub(crate) struct Manifest(PathBuf);
 
 impl Manifest {
-    fn write(space: &Space<'_>, pod: &Pod) -> Result<Self> {
+    pub(crate) fn write(space: &Space<'_>, pod: &Pod) -> Result<Self> {
         let directory = space.lab()?.node("n1").manifests();
         let manifest = Self(directory.join(format!("{}.yaml", space.name())));
         manifest.change(space, pod)?;

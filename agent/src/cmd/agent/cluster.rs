@@ -102,6 +102,7 @@ impl Agent {
             objects: Arc::new(ApiObjects::new(&self.server, changed)),
             classes: Arc::new(ApiRuntimeClasses::new(&self.server)),
             seen: seen.clone(),
+            server: Some(self.server.clone()),
         })?;
         let (pods, owner) = workers::start(deps, desired);
         // The server's own is one more.

@@ -13,10 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{notify, parts};
 use crate::assembly::Assembled;
+use crate::client::ApiServer;
 use crate::config::Settings;
 use crate::embedded;
 use crate::node::status::Facts;
-use crate::node::view::ClusterNode;
+use crate::node::view::{Answered, ClusterNode};
 use crate::pod::directory::Pods;
 use crate::pod::settings::{Clock, Deps, RuntimeClasses};
 use crate::server::{Reviewer, Server, ServerConfig};
@@ -45,6 +46,8 @@ pub(super) struct Outside {
     pub(super) classes: Arc<dyn RuntimeClasses>,
     /// The server's copy of the Node; none as long as there is none.
     pub(super) seen: watch::Receiver<Option<Arc<NodeObject>>>,
+    /// The API server, to ask for it; none without a cluster.
+    pub(super) server: Option<ApiServer>,
 }
 
 impl Node {
@@ -95,7 +98,10 @@ impl Node {
             admission: Arc::new(ClusterNode {
                 facts: self.facts.clone(),
                 seen: outside.seen,
+                server: outside.server,
+                answered: Answered::default(),
                 unsafe_sysctls: self.settings.kubelet.allowed_unsafe_sysctls.clone(),
+                listens: self.server_config().listens().collect(),
             }),
             timeline: self.timeline.clone(),
             settings: Arc::new(parts::pod_settings(&self.settings, &self.facts)?),
@@ -105,9 +111,12 @@ impl Node {
 
     /// The kubelet API; it listens and does not serve yet.
     pub(super) fn bind(&self, pods: Pods, reviewer: Arc<dyn Reviewer>) -> anyhow::Result<Server> {
-        let config = ServerConfig::from_settings(&self.settings, &self.facts.ips);
         let deps = parts::server_deps(&self.settings, &self.assembled, pods, reviewer);
-        Ok(Server::bind(config, deps)?)
+        Ok(Server::bind(self.server_config(), deps)?)
+    }
+
+    fn server_config(&self) -> ServerConfig {
+        ServerConfig::from_settings(&self.settings, &self.facts.ips)
     }
 
     /// Serves until the order to stop, then ends the sources of pods and their owner; the pods run on.

@@ -36,6 +36,7 @@ pub(super) async fn run(
         objects: Arc::new(ManifestObjects::default()),
         classes: Arc::new(ClassIsHandler),
         seen,
+        server: None,
     })?;
     let (pods, owner) = workers::start(deps, desired);
     let api = node.bind(pods, Arc::new(NoReviewer))?;

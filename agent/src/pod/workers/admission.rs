@@ -1,12 +1,14 @@
 //! Which pods may run: the owner of the set judges each new pod once, beside those that it has admitted.
 //!
-//! A pod that is to take others' place waits until they have ended; what it asks for counts from then on.
+//! A pod that is to take others' place waits until they have ended; what it asks for counts from then on. Who has bound a
+//! pod may know of labels and taints that are news here: before one is refused by these, the node is asked for anew.
 
 use std::sync::Arc;
 
 use hanok_runtime::api::{Error, PodSandbox, PodUid};
 use k8s_openapi::api::core::v1::Pod;
-use tracing::info;
+use tokio::task::JoinError;
+use tracing::{error, info};
 
 use super::{Workers, house};
 use crate::pod::admit::{self, Verdict};
@@ -50,11 +52,46 @@ impl Workers {
             return;
         }
         let uid = spec::uid(&pod);
+        let verdict = self.judge(&pod);
+        if let Verdict::Rejected(failure) = &verdict
+            && admit::is_by_labels_or_taints(failure)
+            && let Some(look) = self.deps.admission.look()
+        {
+            self.doubted.push(pod);
+            self.looks.spawn(async move {
+                look.await;
+                uid
+            });
+            return;
+        }
+        self.follow(pod, verdict);
+    }
+
+    /// The node is known as it was after its pod had been bound: this verdict counts.
+    pub(super) fn looked(&mut self, looked: Result<PodUid, JoinError>) {
+        let uid = match looked {
+            Ok(uid) => uid,
+            Err(error) => return error!(%error, "cannot ask for the node"),
+        };
+        let of_pod = |pod: &Arc<Pod>| spec::uid(pod) == uid;
+        let Some(index) = self.doubted.iter().position(of_pod) else {
+            return;
+        };
+        let pod = self.doubted.remove(index);
+        let verdict = self.judge(&pod);
+        self.follow(pod, verdict);
+    }
+
+    fn judge(&self, pod: &Pod) -> Verdict {
         let node = self.deps.admission.node();
-        match admit::admit(&pod, &node, &self.admitted(&uid)) {
+        admit::admit(pod, &node, &self.admitted(&spec::uid(pod)))
+    }
+
+    fn follow(&mut self, pod: Arc<Pod>, verdict: Verdict) {
+        match verdict {
             Verdict::Admitted => self.spawn(Desired::wanted(pod)),
             Verdict::Rejected(failure) => {
-                let (reason, message) = (&failure.reason, &failure.message);
+                let (uid, reason, message) = (spec::uid(&pod), &failure.reason, &failure.message);
                 info!(%uid, pod = spec::name(&pod), reason, message, "pod is rejected");
                 let mut desired = Desired::wanted(pod);
                 desired.decision = Some(NodeDecision::Rejected(failure));

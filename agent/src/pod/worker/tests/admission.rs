@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::PodCondition;
+use k8s_openapi::api::core::v1::{PodCondition, Taint};
 use serde_json::json;
 
 use super::*;
@@ -58,6 +58,61 @@ async fn until_phase(node: &Node, name: &str, phase: &str) {
         sleep(Duration::from_millis(100)).await;
     }
     panic!("{name} is not {phase} but {:#?}", status(node, name));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_not_refused_by_labels_and_taints_that_the_node_has_no_more() {
+    let taint: Taint =
+        serde_json::from_value(json!({"key": "k", "effect": "NoExecute"})).expect("a taint");
+    let fake = small();
+    let then = fake.state().node.clone();
+    let mut with_label = then.clone();
+    let mut with_taint = then.clone();
+    if let (Some(label), Some(tainted)) = (&mut with_label.placement, &mut with_taint.placement) {
+        label.labels = BTreeMap::from([("disk".to_owned(), "ssd".to_owned())]);
+        tainted.taints = vec![taint];
+    }
+    let node = Node::start(&fake);
+    let mut choosy = pod("choosy", "10m");
+    let spec = choosy.spec.as_mut().expect("a spec");
+    spec.node_selector = Some(BTreeMap::from([("disk".to_owned(), "ssd".to_owned())]));
+
+    fake.state().node_then = Some(with_label);
+    node.apply(&choosy).await;
+    until_phase(&node, "choosy", "Running").await;
+    fake.state().node = with_taint.clone();
+    fake.state().node_then = Some(then);
+    node.apply(&pod("welcome", "10m")).await;
+    until_phase(&node, "welcome", "Running").await;
+    fake.state().node = with_taint.clone();
+    fake.state().node_then = Some(with_taint);
+    node.apply(&pod("unwelcome", "10m")).await;
+    until_phase(&node, "unwelcome", "Failed").await;
+    let reason = status(&node, "unwelcome").reason;
+    assert_eq!(reason.as_deref(), Some("TaintToleration"));
+    let calls = fake.state().calls.clone();
+    let looks = calls
+        .iter()
+        .filter(|call| *call == "look at the node")
+        .count();
+    assert_eq!(looks, 3, "{calls:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_gone_while_the_node_is_asked_for_never_starts() {
+    let fake = small();
+    let node = Node::start(&fake);
+    let mut choosy = pod("choosy", "10m");
+    let spec = choosy.spec.as_mut().expect("a spec");
+    spec.node_selector = Some(BTreeMap::from([("disk".to_owned(), "ssd".to_owned())]));
+    let then = fake.state().node.clone();
+    fake.state().node_then = Some(then);
+    node.apply(&choosy).await;
+    node.send(PodUpdate::Gone(PodUid("uid-choosy".into())))
+        .await;
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(status(&node, "choosy").reason, None);
+    assert!(fake.state().sandboxes.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
