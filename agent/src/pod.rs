@@ -48,4 +48,5 @@ mod sim;
 
 pub use directory::Pods;
 pub use settings::{Deps, Settings};
+pub(crate) use sync::sandbox::network_not_ready;
 pub use workers::start;

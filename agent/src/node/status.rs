@@ -15,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::{Value, json};
 
 use super::machine::Machine;
+use crate::pod::network_not_ready;
 use crate::quantity::Amount;
 
 /// The Kubernetes version whose kubelet this node stands in for.
@@ -280,7 +281,7 @@ fn conditions(observed: &Observed, before: Option<&NodeStatus>) -> Vec<NodeCondi
             "KubeletReady",
             "kubelet is posting ready status".to_owned(),
         ),
-        Err(why) => ("Ready", "False", "KubeletNotReady", not_ready(why)),
+        Err(why) => ("Ready", "False", "KubeletNotReady", network_not_ready(why)),
     };
     let calm = |kind, reason, message: &str| (kind, "False", reason, message.to_owned());
     let all = [
@@ -319,13 +320,6 @@ fn conditions(observed: &Observed, before: Option<&NodeStatus>) -> Vec<NodeCondi
         }
     });
     conditions.into()
-}
-
-/// The text that people search for when a node has no network.
-fn not_ready(why: &str) -> String {
-    format!(
-        "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:{why}"
-    )
 }
 
 /// Whether the server's copy says what we would say, but for the times of heartbeats. What it has beside that is

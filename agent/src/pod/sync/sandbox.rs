@@ -42,12 +42,35 @@ pub(in crate::pod) async fn run(job: Job) -> Result<(), String> {
     if job.cancelled.is_cancelled() {
         return Ok(());
     }
-    create(&job).await.map_err(|cause| {
-        let message = format!("Failed to create pod sandbox: {cause}");
-        job.deps
-            .pod_event(pod, EventKind::Warning, "FailedCreatePodSandBox", &message);
-        message
-    })
+    let Err(cause) = create(&job).await else {
+        return Ok(());
+    };
+    let (reason, message) = match unready_network(&job).await {
+        Some(why) => ("NetworkNotReady", why),
+        None => {
+            let message = format!("Failed to create pod sandbox: {cause}");
+            ("FailedCreatePodSandBox", message)
+        }
+    };
+    job.deps
+        .pod_event(pod, EventKind::Warning, reason, &message);
+    Err(message)
+}
+
+/// Why no pod could have a network, if that is so, as users know it. A pod on the node's network needs none.
+async fn unready_network(job: &Job) -> Option<String> {
+    if spec::host_network(&job.pod) {
+        return None;
+    }
+    let why = job.deps.runtime.network_ready().await.err()?;
+    Some(format!("network is not ready: {}", network_not_ready(&why)))
+}
+
+/// The text that people search for when a node has no network.
+pub(crate) fn network_not_ready(why: &str) -> String {
+    format!(
+        "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:{why}"
+    )
 }
 
 /// Stops containers and then their sandboxes. Records stay: they say how containers ended.

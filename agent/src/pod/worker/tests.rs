@@ -459,6 +459,20 @@ async fn a_sandbox_that_fails_is_tried_again_with_the_kubelets_pause() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_without_a_network_is_told_of_in_the_known_words() {
+    let node = Node::start(&Fake::new());
+    node.fake.state().broken_network = Some("no addresses left".into());
+    node.fake.state().no_network = Some("there is no network configuration".into());
+    node.apply(&sample::pod("Always", &[], &["a"])).await;
+    node.until("told", |state| !state.events.is_empty()).await;
+    let event = "NetworkNotReady network is not ready: container runtime network not ready: NetworkReady=false \
+        reason:NetworkPluginNotReady message:there is no network configuration";
+    assert_eq!(node.fake.state().events[0], event);
+    node.fake.state().broken_network = None;
+    node.until("ready", is_ready).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_the_runtime_has_not_got_keeps_the_pod_pending() {
     let node = Node::start(&Fake::new());
     let mut pod = sample::pod("Always", &[], &["a"]);
