@@ -27,4 +27,7 @@ pub(super) const ON_SECOND: &[(&str, u64)] = &[
     ("an older record does not hide that init is over", 1003),
     ("nothing begins before the agent knows what runs", 1055),
     ("nothing begins before the agent knows what runs", 1100),
+    ("a failed look forgets nobody who ran before", 378),
+    ("a failed look forgets nobody who ran before", 623),
+    ("a pod that ends by itself has its own grace", 372),
 ];

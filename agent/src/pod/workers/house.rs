@@ -100,7 +100,12 @@ impl Workers {
 
     /// Ends what belongs to no pod, and removes what such have left.
     fn end_strangers(&mut self, sight: Sight) {
-        for sandbox in sight.sandboxes.iter().flatten() {
+        let Some(sandboxes) = &sight.sandboxes else {
+            // What the disk has may be of a pod that runs, and who ran before may run still.
+            self.house_due = Instant::now() + LOOK_AGAIN;
+            return;
+        };
+        for sandbox in sandboxes {
             let uid = &sandbox.config.uid;
             if !self.is_known(uid) {
                 info!(%uid, pod = sandbox.config.name, "ending a pod that nobody wants");
@@ -110,11 +115,6 @@ impl Workers {
         // Whoever ran before is known by now, or being ended.
         self.found.clear();
         self.try_wishes();
-        if sight.sandboxes.is_none() {
-            // What is on the disk may be of a pod that runs.
-            self.house_due = Instant::now() + LOOK_AGAIN;
-            return;
-        }
         let known: BTreeSet<PodUid> = self
             .workers
             .keys()

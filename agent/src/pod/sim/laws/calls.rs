@@ -252,6 +252,12 @@ impl World {
         let ends =
             |ending: &super::Ending| !book.rough && !book.gone && self.now + 50 < ending.until;
         book.ending.filter(ends)?;
+        // A pod that was ending by itself when its deletion came has the time that it had before.
+        let own_grace = spec::grace_period(&book.pod).as_millis();
+        let since = self.ended_by_itself(book);
+        if since.is_some_and(|since| u128::from(self.now + 50 - since) >= own_grace) {
+            return None;
+        }
         let init = spec::init_containers(&book.pod);
         let position = init.iter().position(|container| {
             container.name == *name && spec::init_kind(container) == ContainerKind::Sidecar
@@ -277,6 +283,17 @@ impl World {
             .chain(apps)
             .find(|other| self.machine.lives(&uid, other))
             .cloned()
+    }
+
+    /// When the last app container ended, if none lives.
+    fn ended_by_itself(&self, book: &Book) -> Option<u64> {
+        let uid = spec::uid(&book.pod);
+        let apps = spec::app_containers(&book.pod).iter();
+        let ends = apps.map(|app| {
+            let run = book.runs.get(&app.name)?;
+            run.ended.filter(|_| !self.machine.lives(&uid, &app.name))
+        });
+        ends.collect::<Option<Vec<u64>>>()?.into_iter().max()
     }
 
     /// A container of a pod that is to run is stopped only for cause.

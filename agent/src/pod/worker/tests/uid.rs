@@ -112,6 +112,32 @@ async fn what_an_earlier_agent_ran_of_the_name_goes_first() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_an_earlier_agent_ran_is_not_forgotten_by_a_look_that_fails() {
+    let fake = Fake::new();
+    let node = Node::start(&fake);
+    fake.state().deaf.insert("a".into());
+    node.apply(&static_pod()).await;
+    node.until("ready", is_ready).await;
+    node.kill().await;
+    let node = Node::start(&fake);
+    sleep(Duration::from_millis(10)).await;
+    fake.state().failing_lists = 1;
+    node.send(PodUpdate::Synced).await;
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(fake.state().failing_lists, 0);
+    node.apply(&with_uid(static_pod(), "second")).await;
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(calls(&fake.state(), &["run"]).len(), 1);
+    node.until("the new one runs", |state| {
+        calls(state, &["run"]).len() == 2
+    })
+    .await;
+    let state = fake.state();
+    assert_eq!(state.sandboxes.len(), 1);
+    assert_eq!(state.sandboxes[0].config.uid.as_str(), "second");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_waits_and_is_taken_back_never_starts() {
     let node = Node::start(&Fake::new());
     node.fake.state().deaf.insert("a".into());
