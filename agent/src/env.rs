@@ -1,18 +1,22 @@
 //! A container's environment: services, then `envFrom`, then `env`; what comes later wins.
 //!
-//! [`resolve`] fetches the objects that the container names, then [`build`] makes the list of them, purely.
+//! [`resolve`] fetches the objects that the container names, and the files of its volumes, then [`build`] makes the list
+//! of them, purely.
 
 pub mod expand;
 pub mod field;
+mod file;
 pub mod service;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret, Service};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Container, EnvVarSource, FileKeySelector, Pod, Secret, Service,
+};
 
 use crate::pod::spec;
-use crate::sinks::{ObjectError, Objects};
+use crate::sinks::{MountedVolumes, ObjectError, Objects};
 use expand::expand;
 use field::{FieldError, NodeFacts, field_value, resource_value};
 
@@ -37,6 +41,19 @@ pub enum EnvError {
     /// A downward API reference that stands for nothing.
     #[error(transparent)]
     Field(#[from] FieldError),
+    /// A file of variables is in a volume that the pod has not.
+    #[error("cannot find the volume {0:?} referenced by FileKeyRef")]
+    Volume(String),
+    /// A file that has no such variable, or cannot be read.
+    #[error("couldn't parse env file {path:?} of volume {volume:?}: {why}")]
+    File {
+        /// The volume.
+        volume: String,
+        /// The file in it.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
     /// A source that this node does not know.
     #[error("environment variable {0:?} has a source that this node does not support")]
     Source(String),
@@ -51,6 +68,8 @@ pub struct Referred {
     pub secrets: BTreeMap<String, Option<Arc<Secret>>>,
     /// Services of the pod's namespace, and the API server's.
     pub services: Vec<Arc<Service>>,
+    /// By volume and path: what the file says, if there is one, or why it cannot be read.
+    pub files: BTreeMap<(String, String), Result<Option<String>, String>>,
 }
 
 /// The container's environment, in order.
@@ -59,8 +78,10 @@ pub async fn resolve(
     container: &Container,
     facts: &NodeFacts,
     objects: &dyn Objects,
+    volumes: &MountedVolumes,
 ) -> Result<Vec<(String, String)>, EnvError> {
-    let referred = fetch(pod, container, objects).await?;
+    let mut referred = fetch(pod, container, objects).await?;
+    referred.files = read_files(container, volumes).await?;
     build(pod, container, facts, &referred)
 }
 
@@ -99,6 +120,28 @@ async fn fetch(
         }
     }
     Ok(referred)
+}
+
+/// Reads the files that the container's variables are in.
+async fn read_files(
+    container: &Container,
+    volumes: &MountedVolumes,
+) -> Result<BTreeMap<(String, String), Result<Option<String>, String>>, EnvError> {
+    let sources = container.env.iter().flatten();
+    let sources = sources.filter_map(|var| var.value_from.as_ref()?.file_key_ref.as_ref());
+    let mut files = BTreeMap::new();
+    for source in sources {
+        let key = (source.volume_name.clone(), source.path.clone());
+        if files.contains_key(&key) {
+            continue;
+        }
+        let volume = volumes.get(&source.volume_name).cloned();
+        let volume = volume.ok_or_else(|| EnvError::Volume(source.volume_name.clone()))?;
+        let path = source.path.clone();
+        let read = tokio::task::spawn_blocking(move || file::read(&volume, &path)).await;
+        files.insert(key, read.unwrap_or_else(|error| Err(error.to_string())));
+    }
+    Ok(files)
 }
 
 /// Which map an object goes to.
@@ -303,7 +346,30 @@ impl Scope<'_> {
                 object.and_then(|object| Some(text(&object.data.as_ref()?.get(&key.key)?.0)));
             return self.found(value, "Secret", &key.name, &key.key, key.optional);
         }
+        if let Some(source) = &source.file_key_ref {
+            return self.in_file(source);
+        }
         Err(EnvError::Source(name.to_owned()))
+    }
+
+    /// The variable of a file. As the kubelet has it, an empty one is not there.
+    fn in_file(&self, source: &FileKeySelector) -> Result<Option<String>, EnvError> {
+        let (volume, path) = (source.volume_name.clone(), source.path.clone());
+        let file = self.referred.files.get(&(volume.clone(), path.clone()));
+        let found = match file.unwrap_or(&Ok(None)) {
+            Ok(None) => Ok(None),
+            Ok(Some(text)) => file::value(text, &source.key),
+            Err(why) => Err(why.clone()),
+        };
+        match found {
+            Ok(Some(value)) if !value.is_empty() => Ok(Some(value)),
+            Ok(_) if source.optional.unwrap_or(false) => Ok(None),
+            Ok(_) => {
+                let why = format!("environment variable key {:?} not found in it", source.key);
+                Err(EnvError::File { volume, path, why })
+            }
+            Err(why) => Err(EnvError::File { volume, path, why }),
+        }
     }
 
     /// A missing key is an error, unless it is optional.

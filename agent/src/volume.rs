@@ -7,6 +7,7 @@
 //! ([`set_up`]). Containers write in these directories, so nothing here follows a link of theirs.
 
 mod atomic;
+pub mod contents;
 mod fs;
 mod gather;
 mod host_path;

@@ -21,6 +21,14 @@ fn referred() -> Referred {
         config_maps: [("cm".into(), Some(Arc::new(config))), ("gone".into(), None)].into(),
         secrets: [("s".into(), Some(Arc::new(secret)))].into(),
         services: vec![Arc::new(api)],
+        files: [
+            ("good", Ok(Some("A='1'\nEMPTY=''\n".to_owned()))),
+            ("torn", Ok(Some("A='1".to_owned()))),
+            ("absent", Ok(None)),
+            ("fifo", Err("it is no file".to_owned())),
+        ]
+        .map(|(path, found)| (("v".to_owned(), path.to_owned()), found))
+        .into(),
     }
 }
 
@@ -32,6 +40,50 @@ fn environment(container: serde_json::Value) -> Result<BTreeMap<String, String>,
     .unwrap();
     let list = build(&pod, &container, &NodeFacts::default(), &referred())?;
     Ok(list.into_iter().collect())
+}
+
+#[test]
+fn a_variable_of_a_file_is_there_or_optional() {
+    let with = |path: &str, key: &str, optional: bool| {
+        let source = json!({"volumeName": "v", "path": path, "key": key, "optional": optional});
+        let env = json!([{"name": "X", "valueFrom": {"fileKeyRef": source}}]);
+        let found = environment(json!({"name": "c", "env": env}));
+        found.map(|found| found.get("X").cloned())
+    };
+    assert_eq!(with("good", "A", false).unwrap().as_deref(), Some("1"));
+    for (path, key) in [("good", "NONE"), ("good", "EMPTY"), ("absent", "A")] {
+        assert_eq!(with(path, key, true).unwrap(), None, "{path} {key}");
+        let error = with(path, key, false).unwrap_err().to_string();
+        let want = format!(
+            "couldn't parse env file {path:?} of volume \"v\": environment variable key {key:?} not found in it"
+        );
+        assert_eq!(error, want);
+    }
+    for (path, why) in [
+        ("torn", "line 1: the quote is not closed"),
+        ("fifo", "it is no file"),
+    ] {
+        let error = with(path, "A", true).unwrap_err().to_string();
+        assert!(error.ends_with(why), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn files_are_read_from_the_volumes_that_the_pod_has() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("env"), "A='1'").unwrap();
+    let volumes = [("v".to_owned(), dir.path().to_owned())].into();
+    let container = |volume: &str| -> Container {
+        let source = json!({"volumeName": volume, "path": "env", "key": "A"});
+        let env = json!([{"name": "X", "valueFrom": {"fileKeyRef": source}}]);
+        serde_json::from_value(json!({"name": "c", "env": env})).unwrap()
+    };
+    let files = read_files(&container("v"), &volumes).await.unwrap();
+    let found: Vec<_> = files.values().cloned().collect();
+    assert_eq!(found, [Ok(Some("A='1'".to_owned()))]);
+    let error = read_files(&container("w"), &volumes).await.unwrap_err();
+    let want = "cannot find the volume \"w\" referenced by FileKeyRef";
+    assert_eq!(error.to_string(), want);
 }
 
 #[test]

@@ -12,6 +12,7 @@ pub(crate) fn stories() -> Vec<Story> {
         Cluster:
         environment_is_plain_expanded_and_of_the_downward_api,
         config_map_and_secret_are_files_and_variables,
+        variables_are_read_from_a_file_that_init_has_written,
         pod_waits_for_its_config_map,
         empty_dir_is_shared_by_the_containers_and_gone_with_the_pod;
         Node:
@@ -88,6 +89,26 @@ fn config_map_and_secret_are_files_and_variables(space: &Space<'_>) -> Result<()
         "{lines:?}"
     );
     ensure!(lines[2].contains("Read-only file system"), "{lines:?}");
+    Ok(())
+}
+
+fn variables_are_read_from_a_file_that_init_has_written(space: &Space<'_>) -> Result<()> {
+    let of_file = |key: &str| json!({ "fileKeyRef": { "volumeName": "made", "path": "env", "key": key, "optional": true } });
+    let write = r##"printf "# made\nCOLOUR='deep \$blue'\nLONG='one\ntwo'\n" > /made/env"##;
+    let pod = pod("reads")
+        .restart("Never")
+        .volume("made", json!({ "emptyDir": {} }))
+        .init(shell("writes", write).mount("made", "/made"))
+        .with(
+            shell("main", r#"echo "$COLOUR/$LONG/${NONE-none}""#)
+                .env_from("COLOUR", of_file("COLOUR"))
+                .env_from("LONG", of_file("LONG"))
+                .env_from("NONE", of_file("NONE")),
+        );
+    space.apply(&pod.manifest())?;
+    space.until_phase("reads", "Succeeded")?;
+    let log = space.kubectl("logs reads")?;
+    ensure!(log.trim() == "deep $blue/one\ntwo/none", "{log}");
     Ok(())
 }
 

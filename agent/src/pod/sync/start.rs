@@ -162,7 +162,8 @@ impl Job {
             pod_ips: self.pod_ips(),
             allocatable: self.deps.settings.allocatable.clone(),
         };
-        let envs = env::resolve(&self.pod, &self.container, &facts, &*self.deps.objects)
+        let objects = &*self.deps.objects;
+        let envs = env::resolve(&self.pod, &self.container, &facts, objects, &volumes)
             .await
             .map_err(|error| refused(chain(&error)))?;
         let files = Files {
