@@ -7,7 +7,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::update::UpdateArgs;
 
+// Whoever calls one command waits for the options of no other.
 #[derive(Debug, clap::Subcommand)]
+#[command(defer = true)]
 pub(super) enum Command {
     /// Create a container from a bundle; its program waits to be started.
     Create {
