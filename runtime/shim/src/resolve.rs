@@ -110,6 +110,9 @@ fn try_ensure(root: BorrowedFd<'_>, path: &Path, kind: Kind) -> rustix::io::Resu
         Err(Errno::NOENT) => {}
         Err(error) => return Err(error),
     }
+    if let Some(made) = make_last(root, path, kind)? {
+        return Ok(Made::Found(made));
+    }
     let parts: Vec<_> = path
         .components()
         .filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir))
@@ -129,12 +132,8 @@ fn try_ensure(root: BorrowedFd<'_>, path: &Path, kind: Kind) -> rustix::io::Resu
             Err(error) => return Err(error),
         }
         let name = Path::new(part.as_os_str());
-        let made = if last && kind == Kind::File {
-            make_file(current.as_fd(), name)
-        } else {
-            make_dir(current.as_fd(), name)
-        };
-        current = match made {
+        let kind = if last { kind } else { Kind::Directory };
+        current = match make(current.as_fd(), name, kind) {
             Ok(next) => next,
             Err(Errno::EXIST) => {
                 let link = readlinkat(&current, name, Vec::new())?;
@@ -146,6 +145,26 @@ fn try_ensure(root: BorrowedFd<'_>, path: &Path, kind: Kind) -> rustix::io::Resu
         };
     }
     Ok(Made::Found(current))
+}
+
+/// Makes what is missing at the end of a path whose directory is there, as it usually is. None when it is not, or when
+/// there is a link, which takes a closer look.
+fn make_last(root: BorrowedFd<'_>, path: &Path, kind: Kind) -> rustix::io::Result<Option<OwnedFd>> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Ok(None);
+    };
+    let made = lookup(root, parent).and_then(|dir| make(dir.as_fd(), Path::new(name), kind));
+    match made {
+        Err(Errno::NOENT | Errno::EXIST) => Ok(None),
+        done => done.map(Some),
+    }
+}
+
+fn make(parent: BorrowedFd<'_>, name: &Path, kind: Kind) -> rustix::io::Result<OwnedFd> {
+    match kind {
+        Kind::File => make_file(parent, name),
+        Kind::Directory => make_dir(parent, name),
+    }
 }
 
 /// Makes a directory and opens it; `EEXIST` when something is there.

@@ -7,7 +7,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use hanok_shim::protocol::Mount;
-use hanok_shim::sys::mount::{Attributes, mount_setattr};
 use rustix::fs::{Mode, OFlags, mkdirat, openat, symlinkat};
 
 use super::mounts::{attach, new_filesystem, place};
@@ -30,12 +29,13 @@ pub(super) fn mount(
 ) -> Result<()> {
     let hierarchies = v1_hierarchies(&host.read_proc("self/cgroup")?);
     if hierarchies.is_empty() {
-        return place(root, mount, &new_filesystem("cgroup2", &[], None)?);
+        return place(root, mount, &new_filesystem("cgroup2", &[], 0, None)?);
     }
     let option = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     let base = new_filesystem(
         "tmpfs",
         &[option("mode", "755"), option("size", "64k")],
+        0,
         label,
     )?;
     // Made while it is still writable, mounted on once it is in place: a detached tree takes no mounts
@@ -46,15 +46,9 @@ pub(super) fn mount(
         .collect::<Result<Vec<OwnedFd>>>()?;
     place(root, mount, &base)?;
     for (hierarchy, directory) in hierarchies.iter().zip(&directories) {
-        let tree = new_filesystem("cgroup", &hierarchy.options, None)?;
-        let attributes = Attributes {
-            set: mount.attr_set,
-            clear: mount.attr_clear,
-            propagation: 0,
-        };
-        let name = || format!("mount the cgroup tree of {}", hierarchy.name);
-        mount_setattr(&tree, false, attributes).doing(name)?;
-        attach(tree.as_fd(), directory.as_fd()).doing(name)?;
+        let tree = new_filesystem("cgroup", &hierarchy.options, mount.attr_set, None)?;
+        attach(tree.as_fd(), directory.as_fd())
+            .doing(|| format!("mount the cgroup tree of {}", hierarchy.name))?;
     }
     Ok(())
 }

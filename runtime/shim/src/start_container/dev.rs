@@ -7,8 +7,8 @@ use std::path::{Component, Path, PathBuf};
 use hanok_shim::devices::{LINKS, NODES};
 use hanok_shim::protocol::{Device, Mount, MountSource};
 use rustix::fs::{
-    AtFlags, Dev, FileType, Gid, Mode, OFlags, Stat, Uid, chmodat, chownat, makedev, mkdirat,
-    mknodat, openat, readlinkat, statat, symlinkat, unlinkat,
+    AtFlags, Dev, FileType, Gid, Mode, OFlags, Stat, Uid, chownat, makedev, mkdirat, mknodat,
+    openat, readlinkat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
@@ -164,7 +164,8 @@ fn kind_and_mode(device: &Device) -> Result<(FileType, Mode)> {
     Ok((kind, Mode::from_raw_mode(device.mode & 0o7777)))
 }
 
-/// Makes a node, or finds the very same one there. Nothing is followed.
+/// Makes a node, or finds the very same one there. Nothing is followed. The process has no umask that would change the
+/// mode.
 fn make_node(
     dir: BorrowedFd<'_>,
     name: impl AsRef<Path>,
@@ -188,8 +189,6 @@ fn make_node(
         }
         Err(error) => return Err(error).doing(doing),
     }
-    // The umask took bits away.
-    chmodat(dir, name, mode, AtFlags::empty()).doing(doing)?;
     if owner != (0, 0) {
         let (uid, gid) = (Uid::from_raw(owner.0), Gid::from_raw(owner.1));
         chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW).doing(doing)?;

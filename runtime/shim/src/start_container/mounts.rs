@@ -19,7 +19,7 @@ use super::copy_up::copy_up;
 use super::rootfs::log_of;
 use super::shm;
 use crate::failure::{Doing, Failure, Result};
-use crate::resolve::{self, open_host};
+use crate::resolve::{self, Kind, open_host};
 
 /// The filesystem of [`MountSource::CopyUp`].
 pub(super) const TMPFS: &str = "tmpfs";
@@ -96,10 +96,12 @@ fn clone_flags(recursive: bool) -> OpenTreeFlags {
     flags
 }
 
-/// A new filesystem, detached, all of it with the SELinux label if it is one that can have labels.
+/// A new filesystem, detached and private, with `MOUNT_ATTR_*` bits, all of it with the SELinux label if it is one that
+/// can have labels.
 pub(crate) fn new_filesystem(
     fstype: &str,
     options: &[(String, String)],
+    attributes: u64,
     label: Option<&str>,
 ) -> Result<OwnedFd> {
     let context = fsopen(fstype, FsOpenFlags::FSOPEN_CLOEXEC)
@@ -121,12 +123,11 @@ pub(crate) fn new_filesystem(
             .doing(|| format!("label {fstype} {label:?}"))?;
     }
     fsconfig_create(&context).doing(|| format!("create {fstype} ({})", log_of(&context)))?;
-    let mounted = fsmount(
-        &context,
-        FsMountFlags::FSMOUNT_CLOEXEC,
-        MountAttrFlags::empty(),
-    )
-    .doing(|| format!("mount {fstype}"))?;
+    // Truncated, a bit that this call does not know would be lost.
+    let attributes = u32::try_from(attributes).unwrap_or(u32::MAX);
+    let attributes = MountAttrFlags::from_bits_retain(attributes);
+    let mounted = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+        .doing(|| format!("mount {fstype}"))?;
     if let Some(label) = label.filter(|_| fstype == "mqueue") {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         openat(&mounted, ".", flags, Mode::empty())
@@ -237,16 +238,31 @@ fn destination(root: BorrowedFd<'_>, mount: &Mount, source: &OwnedFd) -> Result<
         );
         return Err(Failure::invalid(message));
     }
-    if let MountSource::Filesystem { fstype, .. } = &mount.source
-        && matches!(fstype.as_str(), "proc" | "sysfs")
-        && let Some(name) = top_level(path)
-    {
+    if let Some(name) = real_place(mount) {
         return resolve::real_dir(root, name);
     }
-    let kind = resolve::kind_of(source)?;
+    let kind = match mount.source {
+        MountSource::Filesystem { .. } => Kind::Directory,
+        _ => resolve::kind_of(source)?,
+    };
     let found = resolve::ensure(root, path, kind)?;
     refuse_proc(mount, path, source, &found)?;
     Ok(found)
+}
+
+/// Whether what is mounted goes to a directory directly below the root that must not be a link, and is this one.
+pub(super) fn is_real(mount: &Mount, name: &str) -> bool {
+    real_place(mount) == Some(name)
+}
+
+/// The one component of where procfs or sysfs goes.
+fn real_place(mount: &Mount) -> Option<&str> {
+    match &mount.source {
+        MountSource::Filesystem { fstype, .. } if matches!(fstype.as_str(), "proc" | "sysfs") => {
+            top_level(Path::new(&mount.destination))
+        }
+        _ => None,
+    }
 }
 
 /// The one component of a path like `/proc`.

@@ -234,9 +234,16 @@ impl Child<'_> {
         early: Vec<Option<OwnedFd>>,
         joined: &mut bool,
     ) -> Result<()> {
-        // Where labels and sysctls are written, whether or not something is mounted there.
+        // Where labels and sysctls are written, whether or not something is mounted there; a mount looks for itself.
         for name in ["proc", "sys"] {
-            crate::resolve::real_dir(root, name)?;
+            if !self
+                .spec
+                .mounts
+                .iter()
+                .any(|mount| mounts::is_real(mount, name))
+            {
+                crate::resolve::real_dir(root, name)?;
+            }
         }
         for (mount, early) in self.spec.mounts.iter().zip(early) {
             if mount.source == MountSource::Cgroup {
@@ -314,9 +321,9 @@ fn source(mount: &Mount, early: Option<OwnedFd>, label: Option<&str>) -> Result<
             mounts::open_bind(&mount.source)
         }
         MountSource::Filesystem { fstype, options } => {
-            mounts::new_filesystem(fstype, options, label)
+            mounts::new_filesystem(fstype, options, 0, label)
         }
-        MountSource::CopyUp { options } => mounts::new_filesystem(mounts::TMPFS, options, label),
+        MountSource::CopyUp { options } => mounts::new_filesystem(mounts::TMPFS, options, 0, label),
         MountSource::Cgroup | MountSource::Shm { .. } => Err(Failure::system(format!(
             "no source for mount {}",
             mount.destination

@@ -81,12 +81,8 @@ fn populate(target: &Path, users: Option<&Users>, size: u64, label: Option<&str>
         options.push(option("uid", uid.as_raw().to_string()));
         options.push(option("gid", gid.as_raw().to_string()));
     }
-    let shm = new_filesystem("tmpfs", &options, label)?;
-    let attributes = Attributes {
-        set: ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC,
-        ..Attributes::default()
-    };
-    mount_setattr(&shm, false, attributes).doing(|| "restrict /dev/shm")?;
+    let restricted = ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC;
+    let shm = new_filesystem("tmpfs", &options, restricted, label)?;
     move_mount(
         &shm,
         "",

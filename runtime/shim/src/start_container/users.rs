@@ -38,7 +38,7 @@ pub(super) fn open_sources(
             MountSource::Filesystem { fstype, options }
                 if fstype == "tmpfs" && dev::is_dev(mount) =>
             {
-                let source = mounts::new_filesystem(fstype, &owned(users, options), label)?;
+                let source = mounts::new_filesystem(fstype, &owned(users, options), 0, label)?;
                 dev::make_nodes(source.as_fd(), users, &spec.devices)?;
                 Ok(Some(source))
             }
@@ -99,7 +99,8 @@ fn overlay(
 ) -> Result<OwnedFd> {
     rootfs::check_layers(lower)?;
     rootfs::forget_volatile(work);
-    let base = mounts::new_filesystem("tmpfs", &[("mode".to_owned(), "700".to_owned())], None)?;
+    let mode = ("mode".to_owned(), "700".to_owned());
+    let base = mounts::new_filesystem("tmpfs", &[mode], 0, None)?;
     rootfs::attach_tree(&base, scratch)?;
     let place = |name: String, source: &Path| -> Result<PathBuf> {
         let what = source.display().to_string();
