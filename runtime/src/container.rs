@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use hanok_shim::protocol::{Exit, Rootfs};
+use oci_spec::runtime::Spec;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -118,6 +119,8 @@ pub(crate) struct Container {
     pub(crate) gate: tokio::sync::Mutex<()>,
     /// Its cgroup, until it is started.
     ahead: Ahead,
+    /// Its specification, from its creation here to its start; then it is on disk only.
+    spec: Mutex<Option<Box<Spec>>>,
     record: Mutex<ContainerRecord>,
     phase: watch::Sender<Phase>,
 }
@@ -136,6 +139,7 @@ impl Container {
             dir,
             gate: tokio::sync::Mutex::default(),
             ahead: Ahead::default(),
+            spec: Mutex::default(),
             record: Mutex::new(record),
             phase: watch::Sender::new(phase),
         }
@@ -156,6 +160,21 @@ impl Container {
             record.clone()
         };
         record::write(&record_file(&self.dir), &record)
+    }
+
+    /// Remembers the specification that was written down.
+    fn keep_spec(&self, spec: Spec) {
+        *self.spec.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(spec));
+    }
+
+    /// The specification, for its start.
+    fn take_spec(&self) -> std::io::Result<Box<Spec>> {
+        let kept = self
+            .spec
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        kept.map_or_else(|| record::read(&spec_file(&self.dir)).map(Box::new), Ok)
     }
 
     pub(crate) fn phase(&self) -> Phase {

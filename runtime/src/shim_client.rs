@@ -94,6 +94,10 @@ impl Idle {
         self.lock().pop()
     }
 
+    fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     fn put(&self, connection: Connection) {
         let mut idle = self.lock();
         if idle.len() < MAX_IDLE {
@@ -130,6 +134,26 @@ impl Shim {
             Reply::Started { pid } => Ok(pid),
             _ => Err(self.unexpected()),
         }
+    }
+
+    /// As [`Shim::start`], for a request that carries a descriptor.
+    pub async fn start_with(
+        &self,
+        request: &Request,
+        fd: BorrowedFd<'_>,
+    ) -> Result<i32, ShimError> {
+        match self.call(request, &[fd]).await? {
+            Reply::Started { pid } => Ok(pid),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    /// Whether the shim knows every request: none that an earlier release has started does.
+    pub async fn is_current(&self) -> Result<bool, ShimError> {
+        if !self.is_early() && self.idle.is_empty() {
+            self.idle.put(self.connect().await?);
+        }
+        Ok(!self.is_early())
     }
 
     /// What the shim holds.

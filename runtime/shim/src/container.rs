@@ -28,6 +28,8 @@ pub(crate) struct Start {
     pub(crate) line: Line,
     /// Who asked.
     pub(crate) connection: u64,
+    /// Where it is said that the cgroups are there, until it was.
+    pub(crate) cgroups: Option<OwnedFd>,
     /// The process said that exec comes next.
     pub(crate) executing: bool,
     /// The step that failed; the answer waits until the process is gone.

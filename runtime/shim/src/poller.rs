@@ -39,6 +39,8 @@ pub(crate) enum Token {
     Connection(u64),
     /// The channel to a container's process before its exec.
     ContainerSetup(u64),
+    /// The pipe by which a caller says that a container's cgroups are there.
+    Cgroups(u64),
     /// The channel to an exec's process before its exec.
     ExecSetup(u64),
     /// A container's output.
@@ -66,6 +68,7 @@ impl Token {
             Self::Relay(key, End::To) => (8, key),
             Self::Attached(key, Stream::Stdout) => (9, key),
             Self::Attached(key, Stream::Stderr) => (10, key),
+            Self::Cgroups(key) => (11, key),
         };
         kind << KIND_SHIFT | key
     }
@@ -83,7 +86,8 @@ impl Token {
             7 => Self::Relay(key, End::From),
             8 => Self::Relay(key, End::To),
             9 => Self::Attached(key, Stream::Stdout),
-            _ => Self::Attached(key, Stream::Stderr),
+            10 => Self::Attached(key, Stream::Stderr),
+            _ => Self::Cgroups(key),
         }
     }
 }
@@ -208,7 +212,8 @@ mod tests {
             Token::Relay(4, End::From),
             Token::Relay(4, End::To),
             Token::Attached(5, Stream::Stdout),
-            Token::Attached(key, Stream::Stderr),
+            Token::Attached(5, Stream::Stderr),
+            Token::Cgroups(key),
         ] {
             assert_eq!(Token::unpack(token.pack()), token);
         }

@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Version of this protocol; the shim refuses a [`Request::Hello`] with a later one. The second has [`Request::Run`].
+/// Version of this protocol; the shim refuses a [`Request::Hello`] with a later one. The second has [`Request::Run`] and
+/// [`Request::StartAhead`].
 pub const VERSION: u32 = 2;
 
 /// The first version, which a shim that an earlier release has started may speak.
@@ -100,6 +101,15 @@ pub enum Request {
     /// has started. The frame carries stdout and stderr. Replies, one for each: [`Reply::ExecExited`] when it has ended,
     /// or [`Reply::Failed`].
     Run(Box<RunSpec>),
+    /// [`Request::StartContainer`], or with a label [`Request::StartLabelled`], while the caller still makes the cgroups:
+    /// v1's, which no process is born in. The frame carries the read end of a pipe. A byte in it says that they are
+    /// there, its end that they never will be; until then the container's process waits where it needs them.
+    StartAhead {
+        /// The container.
+        spec: Box<ContainerSpec>,
+        /// The label.
+        label: Option<String>,
+    },
 }
 
 /// A pod's user namespace: users and groups from 0 on are those from `host_id` on outside.

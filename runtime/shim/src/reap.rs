@@ -89,6 +89,9 @@ impl Shim {
             return;
         };
         self.poller.remove(&start.line);
+        if let Some(pipe) = &start.cgroups {
+            self.poller.remove(pipe);
+        }
         let failure = start.failure.unwrap_or_else(|| {
             let how = match ending.signal {
                 0 => format!("exit code {}", ending.code),

@@ -134,6 +134,7 @@ impl Shim {
             }
             Token::Connection(key) => self.serve(key, ready),
             Token::ContainerSetup(key) => self.container_setup_progress(key),
+            Token::Cgroups(key) => self.cgroups_progress(key),
             Token::ExecSetup(key) => self.exec_setup_progress(key),
             Token::Output(key, stream) => self.copy_output(key, stream),
             Token::Relay(key, end) => self.relay_progress(key, end, ready),
@@ -236,9 +237,12 @@ impl Shim {
                 "protocol version {version} is none of {FIRST_VERSION} to {VERSION}, which this shim speaks"
             ))),
             Request::StartSandbox(spec) => self.start_sandbox(&spec),
-            Request::StartContainer(spec) => self.start_container(key, *spec, None),
+            Request::StartContainer(spec) => self.start_container(key, *spec, None, None),
             Request::StartLabelled { spec, label } => {
-                self.start_container(key, *spec, Some(&label))
+                self.start_container(key, *spec, Some(&label), None)
+            }
+            Request::StartAhead { spec, label } => {
+                self.start_ahead(key, *spec, label.as_deref(), fds)
             }
             Request::Exec(spec) => self.exec(key, *spec, fds),
             Request::Run(spec) => self.run_to_its_end(key, *spec, fds),

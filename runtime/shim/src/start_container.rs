@@ -1,10 +1,11 @@
 //! StartContainer: clones the container's process and follows it to its exec.
 //!
 //! The shim opens what it needs, clones, and writes the child into its v1 cgroups while the child already
-//! mounts ([`setup`]). Then it goes back to its loop: what the child does depends on bytes of the image and
-//! may block, and other requests must not wait for that. The child's reports come by the channel; its
-//! end of file is the exec.
+//! mounts ([`setup`]), or once the caller has made them ([`ahead`]). Then it goes back to its loop: what the
+//! child does depends on bytes of the image and may block, and other requests must not wait for that. The
+//! child's reports come by the channel; its end of file is the exec.
 
+mod ahead;
 mod cgroup_view;
 mod copy_up;
 mod dev;
@@ -25,7 +26,7 @@ use hanok_shim::sys::clone::{Cloned, clone_process, ns, setns};
 use hanok_shim::sys::{exec, process};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::cgroup::Cgroups;
+use crate::cgroup::{Cgroups, Entry, OomCounter};
 use crate::channel::{Line, Received, Report};
 use crate::container::{Container, Io, Phase, Start};
 use crate::failure::{Doing, Failure, Result};
@@ -47,6 +48,7 @@ impl Shim {
         connection: u64,
         spec: ContainerSpec,
         label: Option<&str>,
+        cgroups_later: Option<OwnedFd>,
     ) -> Result<Outcome> {
         check(&spec)?;
         if self.containers.values().any(|c| c.id == spec.id) {
@@ -56,8 +58,10 @@ impl Shim {
         self.make_shm(&spec, label)?;
         let (mut io, stdio) = open_io(self, &spec)?;
         let cgroups = Cgroups::new(&spec.cgroups);
-        let entry = cgroups.entry()?;
-        let oom = cgroups.oom_counter();
+        let (entry, oom) = match &cgroups_later {
+            None => (cgroups.entry()?, cgroups.oom_counter()),
+            Some(_) => (Entry::default(), OomCounter::default()),
+        };
         let oom_kills_before = oom.read();
         let (line, child_line) = Line::pair().doing(|| "make a channel")?;
         let cloned = self.clone_into(&spec.namespaces.pid, entry.at_clone())?;
@@ -78,10 +82,13 @@ impl Shim {
             exec::exit_now(1);
         };
         drop((child_line, stdio));
-        let joined = entry
-            .join(pid)
-            .and_then(|()| line.permit().doing(|| "wake the container"));
         let key = self.new_key();
+        let joined = match &cgroups_later {
+            None => entry
+                .join(pid)
+                .and_then(|()| line.permit().doing(|| "wake the container")),
+            Some(pipe) => self.await_cgroups(key, pipe),
+        };
         let watched = joined.and_then(|()| {
             let token = Token::ContainerSetup(key);
             self.poller
@@ -92,6 +99,7 @@ impl Shim {
         let start = Start {
             line,
             connection,
+            cgroups: cgroups_later,
             executing: false,
             failure: watched.err(),
         };
@@ -246,6 +254,9 @@ impl Shim {
         };
         if let Phase::Starting(start) = &container.phase {
             self.poller.remove(&start.line);
+            if let Some(pipe) = &start.cgroups {
+                self.poller.remove(pipe);
+            }
         }
         // The answer follows when it is reaped.
         let _ = process::pidfd_kill(&container.pidfd, libc::SIGKILL);

@@ -4,6 +4,8 @@
 //! static busybox. When it is dropped, the shim is shut down and nothing may be left.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[path = "root/ahead.rs"]
+mod ahead;
 #[path = "root/attach.rs"]
 mod attach;
 #[path = "root/canary.rs"]

@@ -79,6 +79,12 @@ impl Cgroups {
         }))
     }
 
+    /// Whether a process may begin before its cgroup is there: on v1, where none is born in one, and with a driver that
+    /// makes cgroups without a process.
+    pub fn may_come_later(&self) -> bool {
+        self.driver.joined() == Joined::AtBirth && !self.is_v2()
+    }
+
     /// Where the holder of a pod's namespaces is to be born, at `path` in the pod's cgroup; none when it is born
     /// outside, and [`Cgroups::adopt`] puts it where it belongs. That is so on v1, where moving takes long, and with
     /// systemd, which makes no scope without a process: nothing waits for either.

@@ -130,7 +130,9 @@ async fn make(core: &Arc<Core>, container: &Container, config: ContainerConfig) 
     // The specification last: a container without it is not one.
     recorded
         .and_then(|()| record::write(&spec_file(&container.dir), &spec))
-        .map_err(|error| files(&error))
+        .map_err(|error| files(&error))?;
+    container.keep_spec(spec);
+    Ok(())
 }
 
 /// Undoes what [`make`] has done so far.

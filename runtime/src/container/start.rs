@@ -1,19 +1,20 @@
-//! StartContainer: cgroup, then the shim.
+//! StartContainer: the cgroup and the shim, both at once where a process may begin before its cgroup is there.
 
+use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use hanok_shim::protocol::{FailureKind, Request};
-use oci_spec::runtime::Spec;
+use hanok_shim::protocol::{ContainerSpec, FailureKind, Request};
 use tracing::{Instrument, info_span};
 
-use super::{Container, Phase, StartFailure, create, devices, identity, spec_file};
+use super::{Container, Phase, StartFailure, create, devices, identity};
 use crate::api::{ContainerId, Error, NamespaceMode, Result};
 use crate::cgroup::Prepared;
 use crate::oom;
-use crate::service::{Core, chain, record};
-use crate::shim_client;
+use crate::service::{Core, chain};
+use crate::shim_client::{Shim, ShimError};
 use crate::spec::{OrderInputs, order, pid_mode};
 
 /// Exit code of a container that was never started. Runtimes under a kubelet give it whatever the cause, so that is what
@@ -70,38 +71,77 @@ async fn launch(core: &Arc<Core>, container: &Container) -> Result<i32, StartFai
     container
         .update(|record| record.started_at = Some(SystemTime::now()))
         .map_err(|error| failure(format!("cannot record the start: {error}")))?;
-    let (order, cgroup) = prepare(core, container).await?;
-    let started = shim.start(&order).await;
+    let (spec, label) = order_for(core, container)?;
+    let ahead = core.cgroups.may_come_later() && shim.is_current().await.map_err(refused)?;
+    let (started, cgroup) = match ahead {
+        true => start_ahead(core, container, &shim, Request::StartAhead { spec, label }).await?,
+        false => {
+            let cgroup = make_cgroup(core, container).await?;
+            let request = match label {
+                Some(label) => Request::StartLabelled { spec, label },
+                None => Request::StartContainer(spec),
+            };
+            (shim.start(&request).await, cgroup)
+        }
+    };
     cgroup.release();
-    started.map_err(|error| match error {
-        shim_client::ShimError::Failed {
+    started.map_err(refused)
+}
+
+/// The process begins while its cgroup is still being made, and hears of it by a pipe.
+async fn start_ahead(
+    core: &Arc<Core>,
+    container: &Container,
+    shim: &Shim,
+    request: Request,
+) -> Result<(Result<i32, ShimError>, Prepared), StartFailure> {
+    let (theirs, mut ours) =
+        std::io::pipe().map_err(|error| failure(format!("cannot make a pipe: {error}")))?;
+    let making = async move {
+        // Without one the pipe ends, and the shim gives up.
+        let cgroup = make_cgroup(core, container).await?;
+        // A shim that does not listen any more says why.
+        let _ = ours.write_all(&[1]);
+        Ok(cgroup)
+    };
+    let (started, cgroup) = tokio::join!(shim.start_with(&request, theirs.as_fd()), making);
+    Ok((started, cgroup?))
+}
+
+fn refused(error: ShimError) -> StartFailure {
+    match error {
+        ShimError::Failed {
             kind: FailureKind::CommandNotFound | FailureKind::CommandNotExecutable,
             message,
         } => failure(message),
         other => failure(chain(&other)),
-    })
+    }
 }
 
-/// The cgroup with its limits, and the order for the shim.
-async fn prepare(
-    core: &Arc<Core>,
-    container: &Container,
-) -> Result<(Request, Prepared), StartFailure> {
+/// The cgroup with its limits.
+async fn make_cgroup(core: &Arc<Core>, container: &Container) -> Result<Prepared, StartFailure> {
     let other = |error: &(dyn std::error::Error + 'static)| failure(chain(error));
     let record = container.record();
-    let cgroup = container.cgroup();
     let resources = &record.config.resources;
-    let prepared = match container.ahead.take(resources).await {
-        Some(prepared) => prepared,
-        None => {
-            let devices = devices::resolve(&record.config).map_err(|error| other(&error))?;
-            let prepared = core
-                .cgroups
-                .prepare(&cgroup, resources, &devices.rules)
-                .await;
-            prepared.map_err(|error| other(&error))?
-        }
-    };
+    if let Some(prepared) = container.ahead.take(resources).await {
+        return Ok(prepared);
+    }
+    let devices = devices::resolve(&record.config).map_err(|error| other(&error))?;
+    let cgroup = container.cgroup();
+    let prepared = core
+        .cgroups
+        .prepare(&cgroup, resources, &devices.rules)
+        .await;
+    prepared.map_err(|error| other(&error))
+}
+
+/// The order for the shim, with the SELinux label of what is mounted.
+fn order_for(
+    core: &Core,
+    container: &Container,
+) -> Result<(Box<ContainerSpec>, Option<String>), StartFailure> {
+    let other = |error: &(dyn std::error::Error + 'static)| failure(chain(error));
+    let record = container.record();
     let sandbox = container.sandbox.record();
     let target_pid = match pid_mode(&sandbox.config, &record.config) {
         NamespaceMode::Target(target) => target_of(core, container, target)?,
@@ -118,7 +158,9 @@ async fn prepare(
                 .map_err(|error| other(&error))?
         }
     };
-    let spec: Spec = record::read(&spec_file(&container.dir)).map_err(|error| other(&error))?;
+    let directories = core.cgroups.directories(&container.cgroup());
+    let directories = directories.map_err(|error| other(&error))?;
+    let spec = container.take_spec().map_err(|error| other(&error))?;
     let log = container.log_path();
     let inputs = OrderInputs {
         id: container.id.as_str(),
@@ -129,7 +171,7 @@ async fn prepare(
         netns: sandbox.netns.as_deref(),
         target_pid,
         seccomp,
-        cgroups: prepared.directories.iter().map(|dir| text(dir)).collect(),
+        cgroups: directories.iter().map(|dir| text(dir)).collect(),
         log: (!record.config.log_path.as_os_str().is_empty()).then_some(log.as_path()),
     };
     let order = Box::new(order(&spec, inputs).map_err(|error| other(&error))?);
@@ -137,11 +179,7 @@ async fn prepare(
         .linux()
         .as_ref()
         .and_then(|linux| linux.mount_label().clone());
-    let request = match label {
-        Some(label) => Request::StartLabelled { spec: order, label },
-        None => Request::StartContainer(order),
-    };
-    Ok((request, prepared))
+    Ok((order, label))
 }
 
 /// Process id of the container whose PID namespace is joined; it must be of the same pod.
@@ -162,6 +200,8 @@ fn target_of(
 
 /// The container is over, and what was made for it is taken back.
 async fn fail(core: &Core, container: &Container, failure: StartFailure) -> Error {
+    // It may have failed before anybody took the cgroup that is being made.
+    container.ahead.settle().await;
     if let Err(error) = core.cgroups.remove(&container.cgroup()).await {
         tracing::warn!(
             error = chain(&error),

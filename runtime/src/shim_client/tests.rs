@@ -219,8 +219,20 @@ async fn shim_of_an_earlier_release_is_spoken_to_in_its_version() {
     let run = Request::Run(Box::default());
     assert!(shim.run(&run, &[]).await.unwrap().is_none());
     assert!(shim.run(&run, &[]).await.unwrap().is_none(), "it knows");
+    assert!(!shim.is_current().await.unwrap());
     shim.state().await.unwrap();
     let hello = |version| Request::Hello { version };
     let expected = [hello(VERSION), hello(FIRST_VERSION), Request::State];
     assert_eq!(thread.join().unwrap(), expected);
+}
+
+#[tokio::test]
+async fn shim_of_this_release_is_asked_for_its_version_once() {
+    let state = Reply::State(ShimState::default());
+    let (_dir, shim, thread) = script(vec![vec![Reply::Ok, state]]);
+    assert!(shim.is_current().await.unwrap());
+    assert!(shim.is_current().await.unwrap());
+    shim.state().await.unwrap();
+    let hello = Request::Hello { version: VERSION };
+    assert_eq!(thread.join().unwrap(), [hello, Request::State]);
 }

@@ -1,0 +1,108 @@
+//! StartAhead: a container's process that begins before its cgroups are there.
+
+use std::fs;
+use std::io::{PipeWriter, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use hanok_shim::client::Client;
+use hanok_shim::protocol::*;
+
+use crate::rig::{Pod, wait_for};
+
+fn begin(pod: &Pod, spec: &ContainerSpec) -> (Client, PipeWriter) {
+    let (theirs, ours) = std::io::pipe().unwrap();
+    let mut client = pod.client();
+    let spec = Box::new(spec.clone());
+    let request = Request::StartAhead { spec, label: None };
+    client.send(&request, &[theirs.as_fd()]).unwrap();
+    (client, ours)
+}
+
+fn failure(reply: Reply) -> (FailureKind, String) {
+    match reply {
+        Reply::Failed { kind, message } => (kind, message),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Names of cgroups that are not there yet, in some that are.
+fn late_cgroups(pod: &mut Pod) -> Vec<String> {
+    let made = pod.make_cgroups().into_iter();
+    made.map(|dir| format!("{dir}/late")).collect()
+}
+
+#[test]
+fn root_a_container_joins_cgroups_that_are_made_after_its_birth() {
+    let mut pod = Pod::started();
+    let mut spec = pod.spec("c1", &["sleep", "1000"]);
+    spec.cgroups = late_cgroups(&mut pod);
+    let (mut client, mut pipe) = begin(&pod, &spec);
+    for dir in &spec.cgroups {
+        fs::create_dir(dir).unwrap();
+    }
+    pipe.write_all(&[1]).unwrap();
+    let reply = client.reply().unwrap();
+    if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        // There it would have had to be born in it.
+        assert_eq!(failure(reply).0, FailureKind::Invalid);
+    } else {
+        let Reply::Started { pid } = reply else {
+            panic!("{reply:?}")
+        };
+        for dir in &spec.cgroups {
+            let inside = fs::read_to_string(format!("{dir}/cgroup.procs")).unwrap();
+            assert_eq!(inside.trim(), pid.to_string(), "{dir}");
+        }
+        pod.ok(&Request::Kill {
+            id: "c1".into(),
+            signal: 9,
+            all: true,
+        });
+        pod.exit("c1");
+    }
+    for dir in &spec.cgroups {
+        wait_for("an empty cgroup", || fs::remove_dir(dir).ok());
+    }
+}
+
+#[test]
+fn root_a_start_fails_when_its_cgroups_will_never_be_there() {
+    let mut pod = Pod::started();
+    let mut spec = pod.spec("c1", &["true"]);
+    let (mut client, pipe) = begin(&pod, &spec);
+    drop(pipe);
+    assert_eq!(
+        failure(client.reply().unwrap()),
+        (FailureKind::System, "the cgroups were not made".into())
+    );
+    // Whatever is said of them.
+    spec.cgroups = late_cgroups(&mut pod);
+    let (mut client, mut pipe) = begin(&pod, &spec);
+    pipe.write_all(&[1]).unwrap();
+    let (kind, message) = failure(client.reply().unwrap());
+    assert_eq!(kind, FailureKind::System);
+    assert!(message.starts_with("cannot open cgroup"), "{message}");
+    // Nothing of it is left.
+    spec.cgroups.clear();
+    pod.run(&spec);
+    assert_eq!(pod.exit("c1").code, 0);
+}
+
+#[test]
+fn root_a_process_that_fails_before_its_cgroups_are_there_says_why() {
+    let pod = Pod::started();
+    let mut spec = pod.spec("c1", &["true"]);
+    spec.rootfs = Rootfs::Dir("/nowhere".into());
+    let (mut client, _pipe) = begin(&pod, &spec);
+    let (_, message) = failure(client.reply().unwrap());
+    assert!(message.contains("/nowhere"), "{message}");
+}
+
+#[test]
+fn root_a_start_ahead_without_a_pipe_is_invalid() {
+    let pod = Pod::started();
+    let spec = Box::new(pod.spec("c1", &["true"]));
+    let reply = pod.call(&Request::StartAhead { spec, label: None });
+    assert_eq!(failure(reply).0, FailureKind::Invalid);
+}
