@@ -39,6 +39,8 @@ mod stage;
 mod standalone;
 #[path = "stories/static_pods.rs"]
 mod static_pods;
+#[path = "stories/taints.rs"]
+mod taints;
 #[path = "stories/usage.rs"]
 mod usage;
 #[path = "stories/volumes.rs"]
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
         isolation::stories(),
         many::stories(),
         admission::stories(),
+        taints::stories(),
         static_pods::stories(),
         agent_killed::stories(),
         bad_input::stories(),
