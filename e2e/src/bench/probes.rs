@@ -12,7 +12,7 @@ use super::Options;
 use super::lifecycle::{Bench, NAMESPACE};
 use super::report::Report;
 use super::subject::Subject;
-use super::usage;
+use super::usage::{self, Spent};
 use crate::manifest::{self, pod, testapp};
 use crate::{network, paths};
 
@@ -58,18 +58,41 @@ pub(super) async fn measure(
             bench.delete_burst(subject, &mut aside, names).await?;
         }
         if let [without, with] = spent[..] {
-            // A millisecond every second is a tenth of a percent.
-            #[expect(clippy::cast_precision_loss, reason = "a few hundred pods")]
-            let percent = |millis: f64| millis * options.burst as f64 / 10.0;
-            let all = with - without;
-            report.add(subject.name(), "probes_cpu_with_execs", all, "%");
-            let beyond = all - percent(floor.exec);
-            report.add(subject.name(), "probes_cpu_beyond_execs", beyond, "%");
-            let beyond = beyond - percent(floor.knock);
-            report.add(subject.name(), "probes_cpu_beyond_floors", beyond, "%");
+            tell(subject, report, options.burst, [without, with], &floor);
         }
     }
     Ok(())
+}
+
+/// Adds what probes cost, as figures and in words.
+fn tell(
+    subject: &Subject,
+    report: &mut Report,
+    pods: usize,
+    [without, with]: [Spent; 2],
+    floor: &Floor,
+) {
+    // A millisecond every second is a tenth of a percent.
+    #[expect(clippy::cast_precision_loss, reason = "a few hundred pods")]
+    let percent = |millis: f64| millis * pods as f64 / 10.0;
+    let own = with.own - without.own;
+    let all = with.all - without.all;
+    let beyond_execs = all - percent(floor.exec);
+    let beyond_floors = beyond_execs - percent(floor.knock);
+    for (name, value) in [
+        ("probes_cpu_own_processes", own),
+        ("probes_cpu_with_execs", all),
+        ("probes_cpu_beyond_execs", beyond_execs),
+        ("probes_cpu_beyond_floors", beyond_floors),
+    ] {
+        report.add(subject.name(), name, value, "%");
+    }
+    report.remark(format!(
+        "{}: {pods} pods with three probes a second cost {all:.2} % of a core, {own:.2} % of it in the node's own \
+         processes; {beyond_execs:.2} % is beyond the programs that exec probes run, and {beyond_floors:.2} % beyond \
+         these and the kernel's work for the connections",
+        subject.name()
+    ));
 }
 
 /// Milliseconds of CPU.

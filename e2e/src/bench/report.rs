@@ -35,6 +35,8 @@ struct Figure {
 #[derive(Debug, Default)]
 pub(super) struct Report {
     figures: Vec<Figure>,
+    /// Sentences.
+    remarks: Vec<String>,
 }
 
 impl Report {
@@ -53,6 +55,11 @@ impl Report {
             value,
             unit,
         });
+    }
+
+    /// Adds a sentence for whoever reads the printed figures.
+    pub(super) fn remark(&mut self, text: String) {
+        self.remarks.push(text);
     }
 
     /// Adds median, 99th percentile of times in milliseconds.
@@ -108,6 +115,9 @@ impl Report {
                 "{name:<34} {:>10.2} {:<9} {compared}",
                 figure.value, figure.unit
             )?;
+        }
+        for remark in &self.remarks {
+            writeln!(out, "{remark}")?;
         }
         Ok(())
     }

@@ -32,14 +32,22 @@ pub(super) async fn idle(subject: &Subject, report: &mut Report, duration: Durat
     spent(subject, report, "idle", duration).await;
 }
 
-/// The same under another name than `idle`. Gives the share of a core that went to the processes and to all that they have
-/// waited for meanwhile.
+/// Percent of a core.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spent {
+    /// By the node's processes.
+    pub(super) own: f64,
+    /// By them and all that they have waited for.
+    pub(super) all: f64,
+}
+
+/// The same under another name than `idle`.
 pub(super) async fn spent(
     subject: &Subject,
     report: &mut Report,
     name: &str,
     duration: Duration,
-) -> f64 {
+) -> Spent {
     // What the burst has set going may end first.
     tokio::time::sleep(duration.min(Duration::from_secs(10))).await;
     let kinds = subject.processes();
@@ -49,14 +57,15 @@ pub(super) async fn spent(
     let tree = with_children();
     tokio::time::sleep(duration).await;
     let seconds = began.elapsed().as_secs_f64();
-    let mut all = 0.0;
+    let mut own = 0.0;
     for ((kind, pids), before) in kinds.iter().zip(before) {
         let percent = (cpu_seconds(pids) - before) / seconds * 100.0;
         report.add(subject.name(), &format!("{name}_cpu_{kind}"), percent, "%");
-        all += percent;
+        own += percent;
     }
-    report.add(subject.name(), &format!("{name}_cpu"), all, "%");
-    (with_children() - tree) / seconds * 100.0
+    report.add(subject.name(), &format!("{name}_cpu"), own, "%");
+    let all = (with_children() - tree) / seconds * 100.0;
+    Spent { own, all }
 }
 
 fn pss_mib(pid: i32) -> f64 {
