@@ -124,7 +124,7 @@ impl Line {
     pub(crate) fn receive(&self) -> rustix::io::Result<Received> {
         // Most are a few bytes, and a buffer for the longest would be memory that a clone makes dear.
         let flags = RecvFlags::PEEK | RecvFlags::TRUNC;
-        let length = match recv(&self.0, &mut [0; 0], flags) {
+        let length = match past_reset(|| recv(&self.0, &mut [0; 0], flags)) {
             Ok((_, length)) => length,
             Err(Errno::AGAIN) => return Ok(Received::Empty),
             Err(Errno::CONNRESET) => return Ok(Received::End),
@@ -132,8 +132,7 @@ impl Line {
         };
         let mut buffer = vec![0; length.clamp(1, MAX_REPORT)];
         let mut fds = Vec::new();
-        match socket::receive(&self.0, &mut buffer, &mut fds) {
-            // A child that died with the permit unread resets the connection.
+        match past_reset(|| socket::receive(&self.0, &mut buffer, &mut fds)) {
             Ok(0) | Err(Errno::CONNRESET) => Ok(Received::End),
             Ok(length) => {
                 let body = buffer.get(frame::HEADER..length).unwrap_or_default();
@@ -151,8 +150,42 @@ impl Line {
     }
 }
 
+/// A child that died with the permit unread resets the connection. The kernel says so once, and before what the child has
+/// reported.
+fn past_reset<T>(mut receive: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    match receive() {
+        Err(Errno::CONNRESET) => receive(),
+        done => done,
+    }
+}
+
 impl AsFd for Line {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_heard_of_a_child_that_left_its_permit_unread() {
+        for blocking in [false, true] {
+            let (mine, theirs) = Line::pair().unwrap();
+            if blocking {
+                mine.set_blocking().unwrap();
+            }
+            mine.permit().unwrap();
+            theirs.report_failure(Failure::system("no room"));
+            drop(theirs);
+            match mine.receive().unwrap() {
+                Received::Report(Report::Failed { message, .. }, _) => {
+                    assert_eq!(message, "no room");
+                }
+                other => panic!("{other:?}"),
+            }
+            assert!(matches!(mine.receive().unwrap(), Received::End));
+        }
     }
 }
