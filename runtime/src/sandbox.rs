@@ -13,6 +13,7 @@ pub(crate) mod events;
 pub mod network;
 pub mod pause;
 pub(crate) mod run;
+pub(crate) mod strays;
 mod sysctls;
 pub(crate) mod teardown;
 

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::process::Child;
 
-use super::{ControllerError, Holder, SandboxController, SandboxPlan};
+use super::{ControllerError, Holder, SandboxController, SandboxPlan, strays};
 use crate::api::{NamespaceMode, UserNamespace};
 use crate::shim_client::{self, Shim};
 
@@ -264,7 +264,8 @@ fn kill_shim(dir: &Path) -> Result<(), ControllerError> {
 
 fn try_kill_shim(dir: &Path, pid_file: &Path) -> io::Result<()> {
     let Some(text) = unless_gone(fs::read(pid_file))? else {
-        return Ok(());
+        // It may have been removed with the whole directory.
+        return strays::end(|other| other == dir).map(drop);
     };
     let number = String::from_utf8_lossy(&text).trim().parse().ok();
     let Some(pid) = number.and_then(Pid::from_raw) else {

@@ -17,7 +17,7 @@ use crate::api::{SandboxId, SeccompProfile};
 use crate::container;
 use crate::sandbox::{
     ControllerError, Sandbox, SandboxPlan, SandboxRecord, Stage, events, pause, record_file,
-    teardown,
+    strays, teardown,
 };
 use crate::shim_client::ShimError;
 use crate::spec::capabilities;
@@ -74,6 +74,7 @@ pub(super) fn load_default_profile(core: &Arc<Core>) {
 /// Adopts every sandbox on disk, and takes back what none of them owns.
 pub(super) async fn adopt(core: &Arc<Core>) -> Result<(), Unseen> {
     let sandboxes = core.layout.sandboxes();
+    end_strays(&sandboxes);
     let dirs = seen(&sandboxes, record::subdirectories(&sandboxes))?.unwrap_or_else(|error| {
         tracing::error!(path = %sandboxes.display(), %error, "cannot read sandboxes");
         Vec::new()
@@ -89,6 +90,23 @@ pub(super) async fn adopt(core: &Arc<Core>) -> Result<(), Unseen> {
     let adopted = futures::future::join_all(adoptions).await;
     let parents = adopted.into_iter().collect::<Result<Vec<_>, _>>()?;
     collect(core, &parents.into_iter().flatten().collect()).await
+}
+
+/// Ends what runs for sandboxes whose directories are gone: their pods would run twice.
+fn end_strays(sandboxes: &Path) {
+    let is_stray = |dir: &Path| {
+        dir.parent() == Some(sandboxes)
+            && file_name(dir).is_some_and(is_id)
+            && dir.try_exists().is_ok_and(|exists| !exists)
+    };
+    match strays::end(is_stray) {
+        Ok(ended) => {
+            for dir in ended {
+                tracing::error!(path = %dir.display(), "sandbox directory is gone, its shim was ended");
+            }
+        }
+        Err(error) => tracing::warn!(%error, "cannot look for shims without a directory"),
+    }
 }
 
 /// Adopts or undoes one sandbox; returns its cgroup's parent.

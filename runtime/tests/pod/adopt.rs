@@ -218,3 +218,37 @@ async fn root_an_agent_without_descriptors_takes_nothing_for_lost() {
     assert_eq!(rig.status(&stays).await, before);
     rig.finish().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_what_runs_without_its_directory_ends_and_does_not_run_twice() {
+    let mut rig = Rig::new("stray").await;
+    for restarted in [false, true] {
+        let sandbox = rig.sandbox().await;
+        let script = "setsid sleep 600 & sleep 600";
+        let container = rig.start(&sandbox.id, rig.script("c", script)).await;
+        let other = rig.sandbox().await;
+        let stays = rig.start(&other.id, rig.script("c", "sleep 600")).await;
+        let of_shim =
+            |id: &str| fs::read_to_string(rig.path(&format!("run/sandboxes/{id}/shim.pid")));
+        let shim: i32 = of_shim(&sandbox.id.0).unwrap().trim().parse().unwrap();
+        let pids = [shim, rig.status(&container).await.pid];
+        let before = rig.status(&stays).await;
+        if restarted {
+            rig.close();
+        }
+        fs::remove_dir_all(rig.path(&format!("run/sandboxes/{}", sandbox.id))).unwrap();
+        match restarted {
+            true => rig.open().await,
+            // Nothing is known of its end but that.
+            false => drop(rig.runtime().remove_pod_sandbox(&sandbox.id).await),
+        }
+        let ended = |pid: &i32| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            status.is_empty() || status.contains("State:\tZ")
+        };
+        until("the end of shim and container", || pids.iter().all(ended)).await;
+        assert_eq!(rig.status(&stays).await, before);
+        rig.runtime().remove_pod_sandbox(&other.id).await.unwrap();
+    }
+    rig.finish().await;
+}

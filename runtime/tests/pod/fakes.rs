@@ -43,6 +43,8 @@ pub(crate) struct FakeNetwork {
     pub(crate) fault: Arc<Mutex<Fault>>,
     /// ADDs without their DEL.
     pub(crate) attached: Mutex<Vec<SandboxId>>,
+    /// Where they were.
+    pub(crate) places: Mutex<Vec<(SandboxId, PathBuf)>>,
 }
 
 pub(crate) fn ip(arguments: &[&str]) -> Result<(), NetworkError> {
@@ -81,6 +83,8 @@ impl PodNetwork for FakeNetwork {
 
     async fn add(&self, request: NetworkRequest<'_>) -> Result<Vec<String>, NetworkError> {
         self.attached.lock().unwrap().push(request.sandbox.clone());
+        let place = (request.sandbox.clone(), request.netns.to_owned());
+        self.places.lock().unwrap().push(place);
         let fault = *self.fault.lock().unwrap();
         if fault == Fault::Add || fault == Fault::AddAndDelete {
             return Err(NetworkError("add fails".into()));
@@ -114,7 +118,15 @@ impl PodNetwork for FakeNetwork {
         }
     }
 
-    async fn collect(&self, _alive: &[SandboxId]) -> Result<(), NetworkError> {
+    async fn collect(&self, alive: &[SandboxId]) -> Result<(), NetworkError> {
+        let gone = self.attached.lock().unwrap().clone();
+        for id in gone.iter().filter(|id| !alive.contains(id)) {
+            self.attached.lock().unwrap().retain(|other| other != id);
+            let places = self.places.lock().unwrap().clone();
+            for (_, netns) in places.iter().filter(|(other, _)| other == id) {
+                self.unpin(netns).await?;
+            }
+        }
         Ok(())
     }
 

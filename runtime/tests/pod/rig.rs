@@ -67,6 +67,7 @@ impl Rig {
             count: AtomicU32::new(0),
             fault: fault.clone(),
             attached: Mutex::default(),
+            places: Mutex::default(),
         });
         let images = Arc::new(FakeImages::new(dir.path(), fault.clone()));
         let cgroup_root = name.clone();
