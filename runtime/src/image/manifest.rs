@@ -32,10 +32,12 @@ pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// Not the JSON it should be.
-    #[error("malformed {what}")]
+    #[error("malformed {what}{}", named(field))]
     Json {
         /// Which document.
         what: &'static str,
+        /// Which field, with dots between the names; empty for the whole.
+        field: String,
         /// Where and why.
         #[source]
         source: serde_json::Error,
@@ -184,7 +186,8 @@ struct RawProcess {
     env: Option<Vec<String>>,
     working_dir: Option<String>,
     user: Option<String>,
-    labels: Option<BTreeMap<String, String>>,
+    /// Docker takes null for no text.
+    labels: Option<BTreeMap<String, Option<String>>>,
     stop_signal: Option<String>,
     volumes: Option<BTreeMap<String, serde::de::IgnoredAny>>,
     exposed_ports: Option<BTreeMap<String, serde::de::IgnoredAny>>,
@@ -204,6 +207,27 @@ impl TryFrom<RawDescriptor> for Descriptor {
     }
 }
 
+/// A document's bytes as what it is to be. The field that is not is looked for once there is one.
+fn read<'a, T: Deserialize<'a>>(what: &'static str, bytes: &'a [u8]) -> Result<T, ManifestError> {
+    serde_json::from_slice(bytes).map_err(|source| {
+        let mut again = serde_json::Deserializer::from_slice(bytes);
+        let found = serde_path_to_error::deserialize::<_, T>(&mut again).err();
+        let field = found.map(|error| error.path().to_string());
+        ManifestError::Json {
+            what,
+            field: field.filter(|field| field != ".").unwrap_or_default(),
+            source,
+        }
+    })
+}
+
+fn named(field: &str) -> String {
+    match field {
+        "" => String::new(),
+        field => format!(", field {field}"),
+    }
+}
+
 fn descriptors(raw: Vec<RawDescriptor>) -> Result<Vec<Descriptor>, ManifestError> {
     raw.into_iter().map(Descriptor::try_from).collect()
 }
@@ -214,10 +238,7 @@ pub fn parse(bytes: &[u8], media_type: &str) -> Result<Document, ManifestError> 
     if announced.contains("docker.distribution.manifest.v1") {
         return Err(ManifestError::MediaType(announced.to_owned()));
     }
-    let raw: RawDocument = serde_json::from_slice(bytes).map_err(|source| ManifestError::Json {
-        what: "manifest",
-        source,
-    })?;
+    let raw: RawDocument = read("manifest", bytes)?;
     if raw.manifests.is_some() && (raw.layers.is_some() || raw.config.is_some()) {
         return Err(ManifestError::TwoKinds);
     }
@@ -281,10 +302,7 @@ fn check_layers(layers: &[Descriptor]) -> Result<(), ManifestError> {
 
 /// Parses a config.
 pub fn parse_config(bytes: &[u8]) -> Result<ImageConfig, ManifestError> {
-    let raw: RawConfig = serde_json::from_slice(bytes).map_err(|source| ManifestError::Json {
-        what: "image config",
-        source,
-    })?;
+    let raw: RawConfig = read("image config", bytes)?;
     let process = raw.config.unwrap_or_default();
     let diff_ids = raw.rootfs.diff_ids.unwrap_or_default();
     if diff_ids.len() > MAX_LAYERS {
@@ -293,7 +311,9 @@ pub fn parse_config(bytes: &[u8]) -> Result<ImageConfig, ManifestError> {
             limit: MAX_LAYERS,
         });
     }
-    let mut labels = process.labels.unwrap_or_default();
+    let labels = process.labels.unwrap_or_default().into_iter();
+    let labels = labels.map(|(name, value)| (name, value.unwrap_or_default()));
+    let mut labels: BTreeMap<String, String> = labels.collect();
     labels.retain(|name, value| name.len() + value.len() <= MAX_LABEL);
     Ok(ImageConfig {
         facts: ImageFacts {

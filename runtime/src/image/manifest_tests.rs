@@ -190,6 +190,34 @@ fn the_platforms_own_manifest_is_chosen_and_attachments_never() {
     assert_eq!(choose(&nameless, &host("amd64", "")), Some(&nameless[1]));
 }
 
+#[test]
+fn a_config_is_complained_of_by_its_field() {
+    let parsed = |config: &str| {
+        let text = format!(
+            r#"{{"architecture":"amd64","os":"linux","config":{config},"rootfs":{{"diff_ids":[]}}}}"#
+        );
+        parse_config(text.as_bytes())
+    };
+    for (config, field) in [
+        (r#"{"Entrypoint":"/bin/sh"}"#, "config.Entrypoint"),
+        (r#"{"Env":["A=1",7]}"#, "config.Env[1]"),
+        (r#"{"Labels":{"a":[]}}"#, "config.Labels.a"),
+        (r#"{"Volumes":["/data"]}"#, "config.Volumes"),
+    ] {
+        let said = parsed(config).unwrap_err().to_string();
+        assert_eq!(said, format!("malformed image config, field {field}"));
+    }
+    let whole = parse_config(b"7").unwrap_err().to_string();
+    assert_eq!(whole, "malformed image config");
+    let labels = parsed(r#"{"Labels":{"a":null,"b":"c"}}"#).unwrap().labels;
+    assert_eq!(
+        labels,
+        [("a", ""), ("b", "c")]
+            .map(|(a, b)| (a.to_owned(), b.to_owned()))
+            .into()
+    );
+}
+
 proptest! {
     #[test]
     fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in ".{0,20}") {
