@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 pub(crate) mod fake;
+pub mod files;
 mod transport;
 
 use std::path::{Path, PathBuf};

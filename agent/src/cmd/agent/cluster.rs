@@ -112,6 +112,9 @@ impl Agent {
         let api = self.node.bind(pods.clone(), Arc::new(reviewer))?;
         tokio::spawn(ring(changes, pods));
         self.keep_certificates();
+        let (given, all) = (self.cluster.kubeconfig.clone(), settings.clone());
+        let identity = move || parts::identity(&all);
+        tokio::spawn(client::files::follow(self.server.clone(), given, identity));
         if settings.pod_cidrs.is_empty() {
             let network = self.node.assembled.network.clone();
             let changed = self.node_changed.clone();
