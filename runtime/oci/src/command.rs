@@ -58,10 +58,7 @@ pub fn run(options: Options) -> ExitCode {
         Command::Exec(_) => EXEC_FAILED,
         _ => 1,
     };
-    // Where it cannot be made absolute, it cannot be opened either, and says so.
-    let file = options.log.as_deref();
-    let file = file.map(|path| absolute(path).unwrap_or_else(|_| path.to_owned()));
-    let log = Log::new(file, options.log_format);
+    let log = Log::new(options.log.as_deref().map(log_file), options.log_format);
     match execute(options, &log) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
@@ -198,6 +195,11 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("cannot make {} absolute", path.display()))
 }
 
+/// One that cannot be made absolute cannot be opened either, and says so then.
+fn log_file(given: &Path) -> PathBuf {
+    absolute(given).unwrap_or_else(|_| given.to_owned())
+}
+
 fn shim(given: Option<PathBuf>) -> Result<PathBuf> {
     match given {
         Some(path) => absolute(&path),
@@ -216,4 +218,17 @@ fn print(document: &serde_json::Value) -> Result<()> {
 fn say(text: &str) -> Result<()> {
     let written = std::io::stdout().write_all(text.as_bytes());
     written.context("cannot write to standard output")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_file_stays_where_the_caller_was() {
+        let before = std::env::current_dir().unwrap();
+        assert_eq!(log_file(Path::new("log.json")), before.join("log.json"));
+        assert_eq!(log_file(Path::new("/l/log.json")), Path::new("/l/log.json"));
+        assert_eq!(log_file(Path::new("")), Path::new(""));
+    }
 }

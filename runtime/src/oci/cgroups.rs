@@ -47,7 +47,7 @@ fn place(text: &str, id: &str, by_systemd: bool) -> Result<Place> {
     })
 }
 
-/// Makes the cgroup of a container and sets its limits. What was made is in the record, also when it failed half way.
+/// Makes the cgroup of a container and sets its limits. What is made is in the record before, also on disk.
 /// What it returns keeps the cgroup until the container is in it.
 pub(super) fn make(
     runtime: &Runtime,
@@ -67,27 +67,24 @@ pub(super) fn make(
     let places = cgroups.places(relative)?;
     check_unused(&places)?;
     let devices = devices::devices(resources)?;
-    let holder = match &place {
-        Place::Path { .. } => None,
-        Place::Unit(unit) => {
-            record.unit = Some(unit.name.clone());
-            Some(hold(
-                runtime,
-                unit,
-                cgroups.is_v2(),
-                &limits(&places, resources),
-                &devices,
-            )?)
-        }
-    };
     record
         .cgroups
         .extend(places.iter().map(|place| place.directory.clone()));
-    if holder.is_some() {
+    if let Place::Unit(unit) = &place {
+        record.unit = Some(unit.name.clone());
         record
             .cgroups
             .extend(cgroup::tracking()?.iter().map(|mount| mount.join(relative)));
     }
+    // Before they are there: whoever deletes what a killed caller left has to know them.
+    record.save()?;
+    let holder = match &place {
+        Place::Path { .. } => None,
+        Place::Unit(unit) => {
+            let limits = limits(&places, resources);
+            Some(hold(runtime, unit, cgroups.is_v2(), &limits, &devices)?)
+        }
+    };
     cgroups.make(relative)?;
     set(&places, resources, &devices)?;
     Ok(holder)

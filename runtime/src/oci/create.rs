@@ -96,7 +96,6 @@ impl Runtime {
         bundle: &Bundle,
         options: &CreateOptions,
     ) -> Result<Option<OwnedFd>> {
-        record.save()?;
         record.put(CONFIG, &bundle.bytes)?;
         let plan = hooks::plan(bundle.spec.hooks().as_ref(), record)?;
         let shared_dir = self.shared_dir()?;

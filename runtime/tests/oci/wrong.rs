@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use hanok_runtime::oci::{ExecOptions, OciError, Status};
+use hanok_runtime::oci::{ExecOptions, OciError, Runtime, Status};
 use serde_json::json;
 
 use crate::rig::Bundle;
@@ -82,4 +82,28 @@ fn root_a_process_for_exec_is_named_by_its_field() {
         }
     }
     bundle.runtime.delete(&bundle.id, true).unwrap();
+}
+
+#[test]
+fn root_a_record_knows_of_cgroups_before_they_are_there() {
+    let mut bundle = Bundle::new("true");
+    // Looks at what there is when its order comes, which is what a caller that is killed then leaves.
+    let script = format!(
+        "#!/bin/sh\ncd $3/../{}; i=0; until test -s process || test $i -gt 500; do sleep 0.02; i=$((i+1)); done\n\
+         cp state.json ../../seen\n",
+        bundle.id
+    );
+    let shim = bundle.dir.path().join("shim");
+    fs::write(&shim, script).unwrap();
+    fs::set_permissions(&shim, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    bundle.runtime = Runtime::new(bundle.dir.path().join("containers"), shim);
+    assert!(bundle.create().is_err());
+    bundle.assert_gone(&[]);
+    let seen = fs::read(bundle.dir.path().join("seen")).unwrap();
+    let seen: serde_json::Value = serde_json::from_slice(&seen).unwrap();
+    let known = seen["cgroups"].as_array().unwrap();
+    assert!(!known.is_empty(), "{seen}");
+    for cgroup in known {
+        assert!(!fs::exists(cgroup.as_str().unwrap()).unwrap());
+    }
 }
