@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat};
@@ -14,14 +14,19 @@ use super::fs::resolved;
 
 /// Reads a file of at most so many bytes.
 pub fn read(volume: &Path, path: &Path, largest: u64) -> io::Result<Vec<u8>> {
-    let root = openat(CWD, volume, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    // Nobody may be at the other end of a FIFO.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let found = OFlags::PATH | OFlags::CLOEXEC;
+    let root = openat(CWD, volume, found, Mode::empty())?;
     let rules = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    let file = File::from(resolved(root.as_fd(), path, flags, rules)?);
-    if !file.metadata()?.is_file() {
+    // A container can make a node of any device, and some do things when they are only opened: a watchdog resets the
+    // machine. So it is seen what this is before it is opened.
+    let found = File::from(resolved(root.as_fd(), path, found, rules)?);
+    if !found.metadata()?.is_file() {
         return Err(io::Error::other("it is no file"));
     }
+    let itself = format!("/proc/self/fd/{}", found.as_raw_fd());
+    // The lease of somebody else is not waited for.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(openat(CWD, itself, flags, Mode::empty())?);
     let mut bytes = Vec::new();
     file.take(largest + 1).read_to_end(&mut bytes)?;
     if u64::try_from(bytes.len()).is_ok_and(|length| length > largest) {
@@ -34,6 +39,7 @@ pub fn read(volume: &Path, path: &Path, largest: u64) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{FileType, mknodat};
     use std::fs;
     use std::os::unix::fs::symlink;
 
@@ -48,14 +54,7 @@ mod tests {
         symlink("../secret", volume.join("out")).unwrap();
         symlink("/etc/passwd", volume.join("absolute")).unwrap();
         let mode = Mode::RUSR | Mode::WUSR;
-        rustix::fs::mknodat(
-            CWD,
-            volume.join("fifo"),
-            rustix::fs::FileType::Fifo,
-            mode,
-            0,
-        )
-        .unwrap();
+        mknodat(CWD, volume.join("fifo"), FileType::Fifo, mode, 0).unwrap();
         let read = |path: &str, largest| read(&volume, Path::new(path), largest);
         assert_eq!(read("dir/file", 4).unwrap(), b"1234");
         assert_eq!(read("link", 4).unwrap(), b"1234");
@@ -74,5 +73,27 @@ mod tests {
         assert_eq!(large, "it has more than 3 bytes");
         let absent = read("dir/nothing", 4).unwrap_err().kind();
         assert_eq!(absent, io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn root_a_device_is_refused_before_it_is_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        // No driver has these numbers, so the kernel's error would tell that somebody opened the node.
+        let nobodys = rustix::fs::makedev(4095, 1);
+        for (name, kind) in [
+            ("char", FileType::CharacterDevice),
+            ("block", FileType::BlockDevice),
+            ("fifo", FileType::Fifo),
+            ("socket", FileType::Socket),
+        ] {
+            let mode = Mode::RUSR | Mode::WUSR;
+            mknodat(CWD, dir.path().join(name), kind, mode, nobodys).unwrap();
+            symlink(name, dir.path().join("link")).unwrap();
+            for path in [name, "link"] {
+                let error = read(dir.path(), Path::new(path), 1).unwrap_err();
+                assert_eq!(error.to_string(), "it is no file", "{name}");
+            }
+            fs::remove_file(dir.path().join("link")).unwrap();
+        }
     }
 }
