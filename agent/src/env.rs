@@ -5,15 +5,13 @@
 
 pub mod expand;
 pub mod field;
-mod file;
+pub mod file;
 pub mod service;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{
-    ConfigMap, Container, EnvVarSource, FileKeySelector, Pod, Secret, Service,
-};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret, Service};
 
 use crate::pod::spec;
 use crate::sinks::{MountedVolumes, ObjectError, Objects};
@@ -54,6 +52,17 @@ pub enum EnvError {
         /// What is wrong.
         why: String,
     },
+    /// Files of variables in which there is more than a container is given.
+    #[error("{what} of all fileKeyRefs have more than {most} bytes together")]
+    TooMuch {
+        /// "the files" or "the values".
+        what: &'static str,
+        /// How many they may have.
+        most: usize,
+    },
+    /// The node gave up reading.
+    #[error("cannot read the files of all fileKeyRefs")]
+    Reading(#[from] tokio::task::JoinError),
     /// A source that this node does not know.
     #[error("environment variable {0:?} has a source that this node does not support")]
     Source(String),
@@ -68,8 +77,8 @@ pub struct Referred {
     pub secrets: BTreeMap<String, Option<Arc<Secret>>>,
     /// Services of the pod's namespace, and the API server's.
     pub services: Vec<Arc<Service>>,
-    /// By volume and path: what the file says, if there is one, or why it cannot be read.
-    pub files: BTreeMap<(String, String), Result<Option<String>, String>>,
+    /// What is wanted of files of volumes.
+    pub files: file::Files,
 }
 
 /// The container's environment, in order.
@@ -81,7 +90,7 @@ pub async fn resolve(
     volumes: &MountedVolumes,
 ) -> Result<Vec<(String, String)>, EnvError> {
     let mut referred = fetch(pod, container, objects).await?;
-    referred.files = read_files(container, volumes).await?;
+    referred.files = file::read_all(container, volumes).await?;
     build(pod, container, facts, &referred)
 }
 
@@ -120,28 +129,6 @@ async fn fetch(
         }
     }
     Ok(referred)
-}
-
-/// Reads the files that the container's variables are in.
-async fn read_files(
-    container: &Container,
-    volumes: &MountedVolumes,
-) -> Result<BTreeMap<(String, String), Result<Option<String>, String>>, EnvError> {
-    let sources = container.env.iter().flatten();
-    let sources = sources.filter_map(|var| var.value_from.as_ref()?.file_key_ref.as_ref());
-    let mut files = BTreeMap::new();
-    for source in sources {
-        let key = (source.volume_name.clone(), source.path.clone());
-        if files.contains_key(&key) {
-            continue;
-        }
-        let volume = volumes.get(&source.volume_name).cloned();
-        let volume = volume.ok_or_else(|| EnvError::Volume(source.volume_name.clone()))?;
-        let path = source.path.clone();
-        let read = tokio::task::spawn_blocking(move || file::read(&volume, &path)).await;
-        files.insert(key, read.unwrap_or_else(|error| Err(error.to_string())));
-    }
-    Ok(files)
 }
 
 /// Which map an object goes to.
@@ -347,29 +334,9 @@ impl Scope<'_> {
             return self.found(value, "Secret", &key.name, &key.key, key.optional);
         }
         if let Some(source) = &source.file_key_ref {
-            return self.in_file(source);
+            return file::variable(&self.referred.files, source);
         }
         Err(EnvError::Source(name.to_owned()))
-    }
-
-    /// The variable of a file. As the kubelet has it, an empty one is not there.
-    fn in_file(&self, source: &FileKeySelector) -> Result<Option<String>, EnvError> {
-        let (volume, path) = (source.volume_name.clone(), source.path.clone());
-        let file = self.referred.files.get(&(volume.clone(), path.clone()));
-        let found = match file.unwrap_or(&Ok(None)) {
-            Ok(None) => Ok(None),
-            Ok(Some(text)) => file::value(text, &source.key),
-            Err(why) => Err(why.clone()),
-        };
-        match found {
-            Ok(Some(value)) if !value.is_empty() => Ok(Some(value)),
-            Ok(_) if source.optional.unwrap_or(false) => Ok(None),
-            Ok(_) => {
-                let why = format!("environment variable key {:?} not found in it", source.key);
-                Err(EnvError::File { volume, path, why })
-            }
-            Err(why) => Err(EnvError::File { volume, path, why }),
-        }
     }
 
     /// A missing key is an error, unless it is optional.

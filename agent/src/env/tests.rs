@@ -22,12 +22,21 @@ fn referred() -> Referred {
         secrets: [("s".into(), Some(Arc::new(secret)))].into(),
         services: vec![Arc::new(api)],
         files: [
-            ("good", Ok(Some("A='1'\nEMPTY=''\n".to_owned()))),
-            ("torn", Ok(Some("A='1".to_owned()))),
-            ("absent", Ok(None)),
-            ("fifo", Err("it is no file".to_owned())),
+            ("good", &[("A", "1"), ("EMPTY", "")][..], None),
+            ("torn", &[("A", "1"), ("EMPTY", "")], Some("line 3: torn")),
+            ("absent", &[], None),
+            ("fifo", &[], Some("it is no file")),
         ]
-        .map(|(path, found)| (("v".to_owned(), path.to_owned()), found))
+        .map(|(path, values, wrong)| {
+            let values = values
+                .iter()
+                .map(|&(name, value)| (name.into(), value.into()));
+            let found = file::Found {
+                values: values.collect(),
+                wrong: wrong.map(str::to_owned),
+            };
+            (("v".to_owned(), path.to_owned()), found)
+        })
         .into(),
     }
 }
@@ -50,8 +59,15 @@ fn a_variable_of_a_file_is_there_or_optional() {
         let found = environment(json!({"name": "c", "env": env}));
         found.map(|found| found.get("X").cloned())
     };
-    assert_eq!(with("good", "A", false).unwrap().as_deref(), Some("1"));
-    for (path, key) in [("good", "NONE"), ("good", "EMPTY"), ("absent", "A")] {
+    for path in ["good", "torn"] {
+        assert_eq!(with(path, "A", false).unwrap().as_deref(), Some("1"));
+    }
+    for (path, key) in [
+        ("good", "NONE"),
+        ("good", "EMPTY"),
+        ("torn", "EMPTY"),
+        ("absent", "A"),
+    ] {
         assert_eq!(with(path, key, true).unwrap(), None, "{path} {key}");
         let error = with(path, key, false).unwrap_err().to_string();
         let want = format!(
@@ -59,31 +75,10 @@ fn a_variable_of_a_file_is_there_or_optional() {
         );
         assert_eq!(error, want);
     }
-    for (path, why) in [
-        ("torn", "line 1: the quote is not closed"),
-        ("fifo", "it is no file"),
-    ] {
-        let error = with(path, "A", true).unwrap_err().to_string();
+    for (path, why) in [("torn", "line 3: torn"), ("fifo", "it is no file")] {
+        let error = with(path, "NONE", true).unwrap_err().to_string();
         assert!(error.ends_with(why), "{error}");
     }
-}
-
-#[tokio::test]
-async fn files_are_read_from_the_volumes_that_the_pod_has() {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("env"), "A='1'").unwrap();
-    let volumes = [("v".to_owned(), dir.path().to_owned())].into();
-    let container = |volume: &str| -> Container {
-        let source = json!({"volumeName": volume, "path": "env", "key": "A"});
-        let env = json!([{"name": "X", "valueFrom": {"fileKeyRef": source}}]);
-        serde_json::from_value(json!({"name": "c", "env": env})).unwrap()
-    };
-    let files = read_files(&container("v"), &volumes).await.unwrap();
-    let found: Vec<_> = files.values().cloned().collect();
-    assert_eq!(found, [Ok(Some("A='1'".to_owned()))]);
-    let error = read_files(&container("w"), &volumes).await.unwrap_err();
-    let want = "cannot find the volume \"w\" referenced by FileKeyRef";
-    assert_eq!(error.to_string(), want);
 }
 
 #[test]
