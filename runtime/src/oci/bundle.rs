@@ -4,6 +4,7 @@
 //! know must not make the document invalid, and the seccomp profile, for which this crate has a reader.
 
 use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{Linux, LinuxNamespaceType, Process, Spec};
@@ -37,12 +38,15 @@ impl Bundle {
     pub(super) fn load(dir: &Path) -> Result<Self> {
         let dir = fs::canonicalize(dir).map_err(OciError::io("open bundle", dir))?;
         let path = dir.join(CONFIG);
-        // Nobody may write to a pipe, and a device has no end.
-        let found = fs::metadata(&path).map_err(OciError::io("read", &path))?;
+        // A pipe is not waited for: perhaps nobody writes to it. And a device has no end.
+        let mut options = fs::OpenOptions::new();
+        options.read(true).custom_flags(libc::O_NONBLOCK);
+        let file = options.open(&path).map_err(OciError::io("read", &path))?;
+        let found = file.metadata().map_err(OciError::io("read", &path))?;
         if !found.is_file() {
             return Err(OciError::Config("it is not a regular file".into()));
         }
-        Self::parse(dir, document::read(&path)?)
+        Self::parse(dir, document::read_opened(&path, file)?)
     }
 
     /// `bytes` are the document.
@@ -275,8 +279,9 @@ mod tests {
 
     #[test]
     fn a_configuration_is_a_file() {
-        for target in ["/dev/zero", "/"] {
+        for target in ["/dev/zero", "/", "pipe"] {
             let dir = tempfile::tempdir().unwrap();
+            nix::unistd::mkfifo(&dir.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
             std::os::unix::fs::symlink(target, dir.path().join(CONFIG)).unwrap();
             let error = Bundle::load(dir.path()).unwrap_err();
             assert!(matches!(error, OciError::Config(_)), "{target}: {error:?}");

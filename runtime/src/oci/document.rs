@@ -14,10 +14,15 @@ pub(super) const MAX: usize = 16 << 20;
 
 /// The bytes of a document, which may come by a pipe.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
+    read_opened(path, File::open(path).map_err(OciError::io("read", path))?)
+}
+
+/// The bytes of a document that is open already.
+pub(super) fn read_opened(path: &Path, file: File) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(MAX).unwrap_or(u64::MAX).saturating_add(1);
-    File::open(path)
-        .and_then(|file| file.take(limit).read_to_end(&mut bytes))
+    file.take(limit)
+        .read_to_end(&mut bytes)
         .map_err(OciError::io("read", path))?;
     match bytes.len() > MAX {
         true => Err(OciError::TooLong(path.to_owned())),
@@ -35,14 +40,15 @@ pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Value> {
 
 /// A value as what it is to be. Where it is not is looked for once it is known not to be.
 pub(super) fn typed<T: DeserializeOwned>(path: &Path, value: &Value) -> Result<T> {
-    T::deserialize(value).map_err(|_| field::<T>(path, value))
+    T::deserialize(value).map_err(|error| field::<T>(path, value, error))
 }
 
 /// The error of a value that is not what it is to be.
-fn field<T: DeserializeOwned>(path: &Path, value: &Value) -> OciError {
+fn field<T: DeserializeOwned>(path: &Path, value: &Value, first: serde_json::Error) -> OciError {
     let (field, source) = match serde_path_to_error::deserialize::<_, T>(value) {
         Err(error) => (error.path().to_string(), error.into_inner()),
-        Ok(_) => (".".to_owned(), serde::de::Error::custom("it is ambiguous")),
+        // It depends on who asks.
+        Ok(_) => (".".to_owned(), first),
     };
     OciError::Field {
         path: path.to_owned(),
@@ -58,6 +64,7 @@ fn field<T: DeserializeOwned>(path: &Path, value: &Value) -> OciError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
     fn a_document_has_a_limit() {
@@ -71,6 +78,28 @@ mod tests {
         }
         let endless = read(Path::new("/dev/zero")).unwrap_err();
         assert!(endless.to_string().contains("/dev/zero"), "{endless}");
+    }
+
+    #[test]
+    fn an_error_is_told_also_when_it_is_not_found_again() {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        struct Fickle;
+        impl<'de> serde::Deserialize<'de> for Fickle {
+            fn deserialize<D: serde::Deserializer<'de>>(
+                _: D,
+            ) -> std::result::Result<Self, D::Error> {
+                match COUNT.fetch_add(1, Ordering::Relaxed) {
+                    0 => Err(serde::de::Error::custom("not today")),
+                    _ => Ok(Self),
+                }
+            }
+        }
+        let error = typed::<Fickle>(Path::new("p.json"), &Value::Null)
+            .err()
+            .unwrap();
+        assert_eq!(error.to_string(), "cannot take the document of p.json");
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert_eq!(source, "not today");
     }
 
     #[test]
