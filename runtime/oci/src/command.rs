@@ -116,7 +116,7 @@ fn execute(options: Options, log: &Log) -> Result<u8> {
         Command::List { format, quiet } => {
             let (records, broken) = runtime.list()?;
             for error in broken {
-                log.warning(&format!("{:#}", anyhow::Error::from(error)));
+                log.warning(&complaint::chain(&error.into()));
             }
             let ids = records.iter().map(|record| format!("{}\n", record.id));
             match format {
