@@ -11,7 +11,7 @@
 //! ROOT/.shared/                 what all containers share: places to mount on, compiled filters; stays
 //! ROOT/<id>/                    made first, removed last; its existence reserves the id
 //!   config.json                 the specification as it was at creation
-//!   state.json                  Record
+//!   state.json                  Record; before the cgroups, until then only the directory reserves the id
 //!   process                     the process as the shim takes it (postcard), for exec
 //!   start.sock                  where it waits to be started; gone once it was
 //! ```

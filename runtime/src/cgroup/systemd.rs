@@ -16,7 +16,7 @@ mod holder;
 pub(crate) mod names;
 mod properties;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use answer::{Outcome, Task, encoded};
 pub use bus::SystemdError;
@@ -27,6 +27,7 @@ use properties::Property;
 pub(crate) use properties::Setting;
 
 use super::DeviceRule;
+use super::detect::own_paths;
 
 /// Replaces a job of the same unit that has not begun.
 const MODE: &str = "replace";
@@ -91,35 +92,72 @@ impl Systemd {
         settings: &[Setting],
         devices: &[DeviceRule],
     ) -> Result<Holder, SystemdError> {
-        let holder = Holder::start(&self.shim).map_err(|source| SystemdError::Holder {
-            program: self.shim.clone(),
-            source,
-        })?;
-        let mut more = self.limits(settings);
-        if !self.unified {
-            let known = std::fs::read_to_string("/proc/devices").unwrap_or_default();
-            more.extend(properties::devices(devices, &known));
-        }
-        self.start_scope(unit, holder.pid(), more, settings).await?;
+        let holder = self.holder()?;
+        let properties = self.scope(unit, holder.pid(), self.limited(settings, devices));
+        self.start_scope(unit, holder.pid(), &properties, settings)
+            .await?;
+        Ok(holder)
+    }
+
+    /// The same, for who has not made this scope before: one that is there is somebody else's, and an error. Nothing is
+    /// left after an error, since a scope ends with its holder.
+    pub(crate) async fn hold_new(
+        &self,
+        unit: &Unit,
+        settings: &[Setting],
+        devices: &[DeviceRule],
+    ) -> Result<Holder, SystemdError> {
+        let holder = self.holder()?;
+        let properties = self.scope(unit, holder.pid(), self.limited(settings, devices));
+        self.start_new(unit, holder.pid(), &properties).await?;
         Ok(holder)
     }
 
     /// Makes a scope of a process that runs.
     pub(crate) async fn adopt(&self, unit: &Unit, pid: u32) -> Result<(), SystemdError> {
-        self.start_scope(unit, pid, Vec::new(), &[]).await
+        let properties = self.scope(unit, pid, Vec::new());
+        self.start_scope(unit, pid, &properties, &[]).await
+    }
+
+    fn holder(&self) -> Result<Holder, SystemdError> {
+        Holder::start(&self.shim).map_err(|source| SystemdError::Holder {
+            program: self.shim.clone(),
+            source,
+        })
+    }
+
+    async fn start_new(
+        &self,
+        unit: &Unit,
+        pid: u32,
+        properties: &[Property],
+    ) -> Result<(), SystemdError> {
+        let started = async || {
+            let outcome = self.start(unit, properties).await?;
+            // It is ours when the answer to the same call before this one was lost.
+            Ok(outcome != Outcome::Exists || is_in(pid, unit))
+        };
+        if started().await? {
+            return Ok(());
+        }
+        // It may have ended, and be kept because it failed. One that has not does not change by it.
+        self.reset(unit).await?;
+        match started().await? {
+            true => Ok(()),
+            false => Err(SystemdError::Taken {
+                unit: unit.name.clone(),
+            }),
+        }
     }
 
     async fn start_scope(
         &self,
         unit: &Unit,
         pid: u32,
-        more: Vec<Property>,
+        properties: &[Property],
         settings: &[Setting],
     ) -> Result<(), SystemdError> {
-        let mut properties = properties::common("Container", self.unified);
-        properties.extend(properties::scope(&unit.slice, pid));
-        properties.extend(more);
-        if self.start(unit, &properties).await? != Outcome::Exists {
+        if self.start(unit, properties).await? != Outcome::Exists {
             return Ok(());
         }
         // The answer to the same call before this one was lost, or an agent before us made it.
@@ -136,22 +174,40 @@ impl Systemd {
             return self.set(&unit.name, settings).await.map(drop);
         }
         // It has ended, and is kept because it failed.
+        self.reset(unit).await?;
+        match self.start(unit, properties).await? {
+            Outcome::Exists => attached.map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    async fn reset(&self, unit: &Unit) -> Result<(), SystemdError> {
         let task = Task {
             verb: "reset",
             unit: &unit.name,
         };
+        let body = (unit.name.as_str(),);
         self.bus
-            .request(
-                task,
-                Answered::Reply,
-                "ResetFailedUnit",
-                &(unit.name.as_str(),),
-            )
-            .await?;
-        match self.start(unit, &properties).await? {
-            Outcome::Exists => attached.map(drop),
-            _ => Ok(()),
+            .request(task, Answered::Reply, "ResetFailedUnit", &body)
+            .await
+            .map(drop)
+    }
+
+    /// Properties of a scope that begins with a process.
+    fn scope(&self, unit: &Unit, pid: u32, more: Vec<Property>) -> Vec<Property> {
+        let mut properties = properties::common("Container", self.unified);
+        properties.extend(properties::scope(&unit.slice, pid));
+        properties.extend(more);
+        properties
+    }
+
+    fn limited(&self, settings: &[Setting], devices: &[DeviceRule]) -> Vec<Property> {
+        let mut limited = self.limits(settings);
+        if !self.unified {
+            let known = std::fs::read_to_string("/proc/devices").unwrap_or_default();
+            limited.extend(properties::devices(devices, &known));
         }
+        limited
     }
 
     async fn start(&self, unit: &Unit, properties: &[Property]) -> Result<Outcome, SystemdError> {
@@ -204,6 +260,12 @@ impl Systemd {
     fn limits(&self, settings: &[Setting]) -> Vec<Property> {
         properties::limits(settings, self.bus.version())
     }
+}
+
+/// Whether a process is where a unit's are.
+fn is_in(pid: u32, unit: &Unit) -> bool {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    own_paths(&text).any(|(_, path)| Path::new(path).ends_with(&unit.directory))
 }
 
 #[cfg(test)]

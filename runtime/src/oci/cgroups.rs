@@ -1,5 +1,7 @@
 //! The cgroups of a container: made before its process, with their limits, and removed after it.
 
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{Linux, LinuxResources};
@@ -47,8 +49,8 @@ fn place(text: &str, id: &str, by_systemd: bool) -> Result<Place> {
     })
 }
 
-/// Makes the cgroup of a container and sets its limits. What is made is in the record before, also on disk.
-/// What it returns keeps the cgroup until the container is in it.
+/// Makes the cgroup of a container and sets its limits. What of it stays when nobody removes it is in the record before,
+/// also on disk. What it returns keeps the cgroup until the container is in it.
 pub(super) fn make(
     runtime: &Runtime,
     linux: &Linux,
@@ -65,47 +67,43 @@ pub(super) fn make(
     };
     let cgroups = Cgroups::detect_with(base, &others)?;
     let places = cgroups.places(relative)?;
-    check_unused(&places)?;
-    let devices = devices::devices(resources)?;
-    record
-        .cgroups
-        .extend(places.iter().map(|place| place.directory.clone()));
-    if let Place::Unit(unit) = &place {
-        record.unit = Some(unit.name.clone());
-        record
-            .cgroups
-            .extend(cgroup::tracking()?.iter().map(|mount| mount.join(relative)));
+    let mut directories: Vec<PathBuf> = places.iter().map(|one| one.directory.clone()).collect();
+    if let Place::Unit(_) = &place {
+        directories.extend(cgroup::tracking()?.iter().map(|mount| mount.join(relative)));
     }
-    // Before they are there: whoever deletes what a killed caller left has to know them.
-    record.save()?;
+    directories.iter().try_for_each(|one| check_unused(one))?;
+    let devices = devices::devices(resources)?;
     let holder = match &place {
         Place::Path { .. } => None,
         Place::Unit(unit) => {
+            // Not in the record until it is known to be ours, for what is there is killed in the end. It needs no record
+            // so far: systemd ends it when its holder is gone.
             let limits = limits(&places, resources);
-            Some(hold(runtime, unit, cgroups.is_v2(), &limits, &devices)?)
+            let holder = hold(runtime, unit, cgroups.is_v2(), &limits, &devices)?;
+            record.unit = Some(unit.name.clone());
+            Some(holder)
         }
     };
+    record.cgroups = directories;
+    // Before the rest is there: whoever deletes what a killed caller left has to know it.
+    record.save()?;
     cgroups.make(relative)?;
     set(&places, resources, &devices)?;
     Ok(holder)
 }
 
 /// Whoever is in a container's cgroup is killed with it, so nobody may be there before it.
-fn check_unused(places: &[cgroup::Place]) -> Result<()> {
-    for place in places {
-        let directory = place.directory.display();
-        // One that goes just now has nobody in it.
-        let found = match place.directory.is_dir() {
-            true => processes(&place.directory).unwrap_or_default(),
-            false => continue,
-        };
-        if !found.is_empty() {
-            let count = found.len();
-            let message = format!("cgroup {directory} is in use: processes in it: {count}");
-            return Err(OciError::Config(message));
-        }
+fn check_unused(directory: &Path) -> Result<()> {
+    let count = match processes(directory) {
+        Err(OciError::Io { source, .. }) if is_gone(&source) => 0,
+        found => found?.len(),
+    };
+    if count == 0 {
+        return Ok(());
     }
-    Ok(())
+    let directory = directory.display();
+    let message = format!("cgroup {directory} is in use: processes in it: {count}");
+    Err(OciError::Config(message))
 }
 
 /// Makes the scope of a container.
@@ -124,7 +122,7 @@ fn hold(
         .collect();
     let asking = async {
         let systemd = Systemd::open(runtime.shim.clone(), v2).await?;
-        systemd.hold(unit, limits, &allowed).await
+        systemd.hold_new(unit, limits, &allowed).await
     };
     let held = block_on(&runtime.shim, asking)?;
     Ok(held.map_err(CgroupError::from)?)
@@ -229,7 +227,7 @@ pub(super) fn remove(runtime: &Runtime, record: &Record) -> Result<()> {
     let left: Vec<&PathBuf> = record
         .cgroups
         .iter()
-        .filter(|directory| std::fs::remove_dir(directory).is_err() && directory.exists())
+        .filter(|directory| fs::remove_dir(directory).is_err() && directory.exists())
         .collect();
     let Some(first) = left.first() else {
         return Ok(());
@@ -256,21 +254,42 @@ fn block_on<T>(about: &Path, work: impl Future<Output = T>) -> Result<T> {
 pub(super) fn processes(directory: &Path) -> Result<Vec<i32>> {
     let mut pids = Vec::new();
     let mut left = vec![directory.to_owned()];
-    while let Some(directory) = left.pop() {
-        let file = directory.join("cgroup.procs");
-        let text = std::fs::read_to_string(&file).map_err(OciError::io("read", &file))?;
-        pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
-        let entries = std::fs::read_dir(&directory).map_err(OciError::io("read", &directory))?;
-        let below = entries.filter_map(std::result::Result::ok);
-        left.extend(
-            below
-                .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()))
-                .map(|e| e.path()),
-        );
+    while let Some(next) = left.pop() {
+        match look(&next, &mut pids, &mut left) {
+            // Nobody is in one that goes just now. Whose threads are in a threaded one is told by the nearest one above
+            // that is not, which was looked at: the first would have been an error.
+            Err(OciError::Io { source, .. })
+                if next != directory && (is_gone(&source) || is_threaded(&source)) => {}
+            looked => looked?,
+        }
     }
     pids.sort_unstable();
     pids.dedup();
     Ok(pids)
+}
+
+/// Adds who is in one directory, and the directories in it.
+fn look(directory: &Path, pids: &mut Vec<i32>, left: &mut Vec<PathBuf>) -> Result<()> {
+    let file = directory.join("cgroup.procs");
+    let text = fs::read_to_string(&file).map_err(OciError::io("read", &file))?;
+    pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+    for entry in fs::read_dir(directory).map_err(OciError::io("read", directory))? {
+        let entry = entry.map_err(OciError::io("read", directory))?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            left.push(entry.path());
+        }
+    }
+    Ok(())
+}
+
+/// What reading says of a cgroup that was removed, before and after its file was opened.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
+}
+
+/// What reading says of a cgroup that has threads and not processes.
+fn is_threaded(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EOPNOTSUPP)
 }
 
 #[cfg(test)]
@@ -283,5 +302,66 @@ mod tests {
         for file in ["cgroup.procs", "../memory.max", "memory", "a/b.c", ".x", ""] {
             assert!(!is_plain(file), "{file:?}");
         }
+    }
+
+    #[test]
+    fn a_cgroup_that_cannot_be_read_is_not_taken_for_an_unused_one() {
+        let root = tempfile::tempdir().unwrap();
+        let top = root.path();
+        check_unused(&top.join("absent")).unwrap();
+        // As one looks that is being removed.
+        fs::create_dir(top.join("gone")).unwrap();
+        check_unused(&top.join("gone")).unwrap();
+        fs::write(top.join("cgroup.procs"), "7\n").unwrap();
+        assert_eq!(processes(top).unwrap(), [7]);
+        fs::write(top.join("cgroup.procs"), "").unwrap();
+        check_unused(top).unwrap();
+        fs::create_dir_all(top.join("odd/cgroup.procs")).unwrap();
+        assert!(processes(top).is_err());
+        assert!(check_unused(top).is_err() && check_unused(&top.join("odd")).is_err());
+    }
+
+    #[test]
+    fn root_threads_in_a_cgroup_of_their_own_hide_nobody() {
+        let mounts = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
+        let is_unified = |mount: &&Path| mount.join("cgroup.procs").exists();
+        let mount = mounts.into_iter().find(is_unified).unwrap();
+        let top = mount.join(format!("hanok-oci-threads-{}", std::process::id()));
+        let (domain, threads) = (top.join("a"), top.join("a/b"));
+        fs::create_dir_all(&threads).unwrap();
+        fs::write(threads.join("cgroup.type"), "threaded").unwrap();
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let pid = child.id().to_string();
+        let moved = fs::write(domain.join("cgroup.procs"), &pid)
+            .and_then(|()| fs::write(threads.join("cgroup.threads"), &pid));
+        let found = processes(&top);
+        let checked = [&top, &domain, &threads].map(|one| check_unused(one).is_err());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for directory in [&threads, &domain, &top] {
+            fs::remove_dir(directory).unwrap();
+        }
+        moved.unwrap();
+        assert_eq!(found.unwrap(), [pid.parse::<i32>().unwrap()]);
+        assert_eq!(checked, [true; 3]);
+    }
+
+    #[test]
+    fn root_a_record_knows_of_cgroups_before_they_are_there() {
+        let dir = tempfile::tempdir().unwrap();
+        // No cgroup has a name with an end of line, so nothing is made after the record.
+        let name = format!("hanok-oci-unmade-{}\n", std::process::id());
+        let linux = oci_spec::runtime::LinuxBuilder::default().cgroups_path(&name);
+        let runtime = Runtime::new(dir.path().to_owned(), "/nonexistent".into());
+        let mut record = Record::sample(dir.path());
+        let failed = make(&runtime, &linux.build().unwrap(), &mut record).unwrap_err();
+        assert!(matches!(failed, OciError::Cgroup(_)), "{failed:?}");
+        let saved = fs::read(dir.path().join("state.json")).unwrap();
+        let saved: Record = serde_json::from_slice(&saved).unwrap();
+        assert!(!saved.cgroups.is_empty() && saved.cgroups == record.cgroups);
+        assert!(!saved.cgroups.iter().any(|directory| directory.exists()));
     }
 }

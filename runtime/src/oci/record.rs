@@ -253,11 +253,10 @@ fn stat(pid: i32) -> Option<(char, u64)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn record(dir: &Path) -> Record {
-        Record {
+impl Record {
+    /// One that is being made.
+    pub(super) fn sample(dir: &Path) -> Self {
+        Self {
             id: "a".into(),
             pid: 0,
             started: 0,
@@ -274,11 +273,16 @@ mod tests {
             dir: dir.to_owned(),
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     #[test]
     fn unified_hierarchy_beside_those_of_v1_has_no_limits() {
         let root = tempfile::tempdir().unwrap();
-        let mut record = record(root.path());
+        let mut record = Record::sample(root.path());
         for (name, file) in [
             ("memory", "memory.usage"),
             ("unified", "cgroup.controllers"),
@@ -311,7 +315,7 @@ mod tests {
     #[test]
     fn a_process_is_known_by_its_start_and_not_by_its_number() {
         let dir = tempfile::tempdir().unwrap();
-        let mut record = record(dir.path());
+        let mut record = Record::sample(dir.path());
         assert_eq!(record.status(), Status::Creating);
         record.pid = i32::try_from(std::process::id()).unwrap();
         record.started = start_time(record.pid).unwrap();
@@ -325,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_hooks_state_is_json_with_the_process_id_in_its_place() {
-        let record = record(Path::new("/d"));
+        let record = Record::sample(Path::new("/d"));
         let (head, tail) = record.hook_state(Status::Created);
         let state: serde_json::Value = serde_json::from_str(&format!("{head}7{tail}")).unwrap();
         assert_eq!(state["pid"], 7);
@@ -338,7 +342,7 @@ mod tests {
     fn a_record_survives_the_disk() {
         let root = tempfile::tempdir().unwrap();
         let dir = Record::reserve(root.path(), "a").unwrap();
-        let record = record(&dir);
+        let record = Record::sample(&dir);
         assert!(matches!(
             Record::load(root.path(), "a"),
             Err(OciError::NotFound(_))

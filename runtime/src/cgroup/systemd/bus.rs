@@ -77,6 +77,12 @@ pub enum SystemdError {
         /// Its word: failed, timeout, dependency, canceled, ...
         result: String,
     },
+    /// The unit is there already, and somebody else's.
+    #[error("systemd has a unit {unit} already")]
+    Taken {
+        /// The unit.
+        unit: String,
+    },
     /// The process that keeps a scope until the container is in it cannot be started.
     #[error("cannot start {program}")]
     Holder {

@@ -2,7 +2,6 @@
 
 mod fake;
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -113,6 +112,46 @@ async fn scope_that_failed_and_is_kept_is_reset_and_made_anew() {
             "StartTransientUnit"
         ]
     );
+}
+
+#[tokio::test]
+async fn scope_of_somebody_else_is_not_joined_by_who_wants_a_new_one() {
+    let id = "0d".repeat(32);
+    let mut scope = unit(&format!("kubepods/podx/{id}"));
+    let fake = Fake::start(&[]);
+    let systemd = driver(&fake).await;
+    systemd.adopt(&scope, 4711).await.unwrap();
+    fake.take_log();
+    let own = std::process::id();
+    let properties = systemd.scope(&scope, own, Vec::new());
+    let refused = systemd.start_new(&scope, own, &properties).await;
+    let refused = refused.unwrap_err();
+    assert!(matches!(refused, SystemdError::Taken { .. }), "{refused:?}");
+    let log = fake.take_log();
+    assert!(
+        !log.iter().any(|line| line.starts_with("Attach")),
+        "{log:?}"
+    );
+    // The same, but its process is in it: the answer was lost.
+    let cgroups = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    let paths = own_paths(&cgroups).map(|(_, path)| PathBuf::from(path));
+    scope.directory = paths.max().unwrap();
+    systemd.start_new(&scope, own, &properties).await.unwrap();
+    assert_eq!(fake.take_log().len(), 1);
+}
+
+#[tokio::test]
+async fn scope_that_failed_and_is_kept_does_not_stand_in_the_way_of_a_new_one() {
+    let id = "0e".repeat(32);
+    let scope = unit(&format!("kubepods/podx/{id}"));
+    let fake = Fake::start(&[]);
+    fake.keep_failed(&scope.name);
+    let systemd = driver(&fake).await;
+    let properties = systemd.scope(&scope, 4711, Vec::new());
+    systemd.start_new(&scope, 4711, &properties).await.unwrap();
+    let log = fake.take_log();
+    assert!(log[1].starts_with("ResetFailedUnit"), "{log:?}");
+    assert!(log.len() == 3 && log[2] == log[0], "{log:?}");
 }
 
 #[tokio::test]

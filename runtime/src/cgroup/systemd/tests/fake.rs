@@ -152,7 +152,8 @@ async fn handle(connection: &Connection, message: &Message, state: &Mutex<State>
         "ResetFailedUnit" => {
             let (unit,): (String,) = body.deserialize().unwrap();
             note(state, &method, &unit, &[]);
-            state.lock().unwrap().units.remove(&unit);
+            let is_kept = |name: &String, active: &mut bool| *name != unit || *active;
+            state.lock().unwrap().units.retain(is_kept);
             connection.reply(&header, &()).await.unwrap();
         }
         other => panic!("unknown method {other}"),
