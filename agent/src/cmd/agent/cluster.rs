@@ -14,6 +14,7 @@ use super::{checks, notify, parts};
 use crate::assembly::NodeNetwork;
 use crate::certificate::bootstrap::bootstrap;
 use crate::certificate::{Kind, renewal};
+use crate::client::files::Follower;
 use crate::client::{self, ApiServer};
 use crate::config::{Cluster, Settings};
 use crate::events::ApiEvents;
@@ -47,11 +48,16 @@ pub(super) async fn run(
             () = stop.cancelled() => return Ok(()),
         }
     }
+    let all = settings.clone();
+    let identity = Arc::new(move || parts::identity(&all));
+    let credentials = Follower::new(kubeconfig.clone(), identity).await;
     let server = client::load(kubeconfig, parts::identity(&settings).as_deref()).await?;
     checks::certificate_is_ours(&settings, kubeconfig, &server)?;
     let ips = parts::addresses_towards(&settings, kubeconfig, &server).await?;
     let node = Node::open(settings, ips, timeline).await?;
-    Agent::new(node, cluster, server).run(stop).await
+    let agent = Agent::new(node, cluster, server);
+    tokio::spawn(credentials.follow(agent.server.clone()));
+    agent.run(stop).await
 }
 
 /// Everything that the agent is made of.
@@ -112,9 +118,6 @@ impl Agent {
         let api = self.node.bind(pods.clone(), Arc::new(reviewer))?;
         tokio::spawn(ring(changes, pods));
         self.keep_certificates();
-        let (given, all) = (self.cluster.kubeconfig.clone(), settings.clone());
-        let identity = move || parts::identity(&all);
-        tokio::spawn(client::files::follow(self.server.clone(), given, identity));
         if settings.pod_cidrs.is_empty() {
             let network = self.node.assembled.network.clone();
             let changed = self.node_changed.clone();
