@@ -363,7 +363,8 @@ fn is_the_servers(error: &kube::Error) -> bool {
 }
 
 /// Whether a list has the pod after all, or cannot be had. What is taken for gone is not written to for a while, so one
-/// answer is not enough. A node may not get a pod that is not there, but it may list its own.
+/// answer is not enough. A node may not get a pod that is not there, but it may list its own; where it may not, the one
+/// answer has to do.
 async fn is_listed(shared: &Shared, pod: &Pod) -> bool {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
@@ -377,6 +378,7 @@ async fn is_listed(shared: &Shared, pod: &Pod) -> bool {
             .items
             .iter()
             .any(|found| found.metadata.uid == pod.metadata.uid),
+        Err(kube::Error::Api(status)) if status.code == 403 => false,
         Err(error) => failure(&error) == Failure::Later,
     }
 }

@@ -206,6 +206,26 @@ async fn a_pod_that_is_listed_is_not_taken_for_gone() {
 }
 
 #[tokio::test]
+async fn a_pod_is_gone_where_lists_are_forbidden_and_not_where_they_fail() {
+    for (code, is_gone) in [(403, true), (429, false)] {
+        let (fake, server) = Fake::start(move |seen| match seen.method {
+            Method::GET => Some(Answer::Status(code, "not now")),
+            _ => Some(Answer::Status(404, "not found")),
+        })
+        .await;
+        let writer = StatusWriter::new(&server);
+        writer.publish(&pod(false), phase("Running"));
+        match is_gone {
+            true => soon(|| writer.shared.is_gone(&PodUid("u".into()))).await,
+            false => {
+                fake.until(|seen| seen.len() == 3).await;
+                assert!(!writer.shared.is_gone(&PodUid("u".into())));
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_status_that_is_refused_is_sent_until_it_is_taken() {
     let (fake, writer) = refusing(2, || {
         Answer::Status(400, "admission webhook denied the request")
