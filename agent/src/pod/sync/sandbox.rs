@@ -46,7 +46,11 @@ pub(in crate::pod) async fn run(job: Job) -> Result<(), String> {
         return Ok(());
     };
     let (reason, message) = match unready_network(&job).await {
-        Some(why) => ("NetworkNotReady", why),
+        Some(why) => {
+            // It need not be due to the network, and no event tells of it.
+            warn!(cause, "cannot create the pod's sandbox");
+            ("NetworkNotReady", why)
+        }
         None => {
             let message = format!("Failed to create pod sandbox: {cause}");
             ("FailedCreatePodSandBox", message)
