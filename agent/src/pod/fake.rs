@@ -15,7 +15,7 @@ use hanok_runtime::api::{
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodStatus, Secret, Service};
 use tempfile::TempDir;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -67,6 +67,8 @@ pub(crate) struct State {
     pub(crate) node: NodeView,
     /// What the node turns out to be when somebody looks.
     pub(crate) node_then: Option<NodeView>,
+    /// Ends the next look, which fails when the other end is dropped.
+    pub(crate) look_ends: Option<oneshot::Receiver<()>>,
     /// Memory that no container can do without.
     pub(crate) memory_in_use: Option<u64>,
     /// The output of commands stays open after their end.
@@ -198,7 +200,13 @@ impl Admission for Fake {
         let mut state = self.state();
         state.node = state.node_then.take()?;
         state.calls.push("look at the node".into());
-        Some(std::future::ready(()).boxed())
+        let ends = state.look_ends.take();
+        let look = async {
+            if let Some(ends) = ends {
+                ends.await.expect("somebody ends the look");
+            }
+        };
+        Some(look.boxed())
     }
 }
 

@@ -51,6 +51,7 @@ pub fn start(deps: Deps, updates: mpsc::Receiver<PodUpdate>) -> (Pods, JoinHandl
         need_room: Vec::new(),
         doubted: Vec::new(),
         looks: JoinSet::new(),
+        looks_for: HashMap::new(),
         found: BTreeMap::new(),
         synced: false,
         house: JoinSet::new(),
@@ -81,8 +82,10 @@ struct Workers {
     need_room: Vec<Arc<Pod>>,
     /// Pods that would be refused by what is known of the node, while it is asked for anew.
     doubted: Vec<Arc<Pod>>,
-    /// Who asks, for the pods of these UIDs.
-    looks: JoinSet<PodUid>,
+    /// Who asks.
+    looks: JoinSet<()>,
+    /// For which pods.
+    looks_for: HashMap<Id, PodUid>,
     /// Sandboxes that the runtime had when the agent started, by their pods, as long as nobody has asked for them.
     found: BTreeMap<PodUid, PodSandbox>,
     promises: Promises,
@@ -121,7 +124,7 @@ impl Workers {
                     self.try_waiting();
                     self.try_wishes();
                 }
-                Some(looked) = self.looks.join_next() => self.looked(looked),
+                Some(looked) = self.looks.join_next_with_id() => self.looked(looked),
                 Some(round) = self.house.join_next() => self.house_kept(round),
                 () = sleep_until(self.house_due) => self.keep_house(),
             }

@@ -17,7 +17,7 @@ use crate::client::ApiServer;
 use crate::config::Settings;
 use crate::embedded;
 use crate::node::status::Facts;
-use crate::node::view::{Answered, ClusterNode};
+use crate::node::view::{Basis, ClusterNode};
 use crate::pod::directory::Pods;
 use crate::pod::settings::{Clock, Deps, RuntimeClasses};
 use crate::server::{Reviewer, Server, ServerConfig};
@@ -95,14 +95,13 @@ impl Node {
             objects: outside.objects,
             volumes: Arc::new(volumes),
             classes: outside.classes,
-            admission: Arc::new(ClusterNode {
+            admission: Arc::new(ClusterNode::new(Basis {
                 facts: self.facts.clone(),
                 seen: outside.seen,
                 server: outside.server,
-                answered: Answered::default(),
                 unsafe_sysctls: self.settings.kubelet.allowed_unsafe_sysctls.clone(),
                 listens: self.server_config().listens().collect(),
-            }),
+            })),
             timeline: self.timeline.clone(),
             settings: Arc::new(parts::pod_settings(&self.settings, &self.facts)?),
             clock: Clock::wall(),

@@ -1,4 +1,5 @@
-//! Which pods may run: the owner of the set judges each new pod once, beside those that it has admitted.
+//! Which pods may run: the owner of the set judges each new pod beside those that it has admitted, once, or again by the
+//! node as asked for anew when labels or taints would refuse it.
 //!
 //! A pod that is to take others' place waits until they have ended; what it asks for counts from then on. Who has bound a
 //! pod may know of labels and taints that are news here: before one is refused by these, the node is asked for anew.
@@ -7,7 +8,7 @@ use std::sync::Arc;
 
 use hanok_runtime::api::{Error, PodSandbox, PodUid};
 use k8s_openapi::api::core::v1::Pod;
-use tokio::task::JoinError;
+use tokio::task::{Id, JoinError};
 use tracing::{error, info};
 
 use super::{Workers, house};
@@ -51,33 +52,42 @@ impl Workers {
             self.spawn(Desired::wanted(pod));
             return;
         }
-        let uid = spec::uid(&pod);
         let verdict = self.judge(&pod);
         if let Verdict::Rejected(failure) = &verdict
             && admit::is_by_labels_or_taints(failure)
             && let Some(look) = self.deps.admission.look()
         {
+            let uid = spec::uid(&pod);
             self.doubted.push(pod);
-            self.looks.spawn(async move {
-                look.await;
-                uid
-            });
+            let task = self.looks.spawn(look);
+            self.looks_for.insert(task.id(), uid);
             return;
         }
         self.follow(pod, verdict);
     }
 
-    /// The node is known as it was after its pod had been bound: this verdict counts.
-    pub(super) fn looked(&mut self, looked: Result<PodUid, JoinError>) {
-        let uid = match looked {
-            Ok(uid) => uid,
-            Err(error) => return error!(%error, "cannot ask for the node"),
+    /// The node is known as it was after its pod had been bound, or as well as it can be: this verdict counts.
+    pub(super) fn looked(&mut self, looked: Result<(Id, ()), JoinError>) {
+        let id = match looked {
+            Ok((id, ())) => id,
+            Err(error) => {
+                error!(%error, "cannot ask for the node");
+                error.id()
+            }
+        };
+        let Some(uid) = self.looks_for.remove(&id) else {
+            return;
         };
         let of_pod = |pod: &Arc<Pod>| spec::uid(pod) == uid;
         let Some(index) = self.doubted.iter().position(of_pod) else {
             return;
         };
         let pod = self.doubted.remove(index);
+        // Another source may have brought one meanwhile.
+        if self.name_is_taken(&pod) {
+            self.held.push(pod);
+            return;
+        }
         let verdict = self.judge(&pod);
         self.follow(pod, verdict);
     }

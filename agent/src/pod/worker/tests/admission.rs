@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{PodCondition, Taint};
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use super::*;
 use crate::pod::admit::{NodeView, Placement};
@@ -34,6 +35,14 @@ fn pod(name: &str, cpu: &str) -> Pod {
     }));
     pod.metadata.name = Some(name.to_owned());
     pod.metadata.uid = Some(format!("uid-{name}"));
+    pod
+}
+
+/// A pod that only runs where there is a certain label.
+fn choosy() -> Pod {
+    let mut pod = pod("choosy", "10m");
+    let spec = pod.spec.as_mut().expect("a spec");
+    spec.node_selector = Some(BTreeMap::from([("disk".to_owned(), "ssd".to_owned())]));
     pod
 }
 
@@ -73,9 +82,7 @@ async fn a_pod_is_not_refused_by_labels_and_taints_that_the_node_has_no_more() {
         tainted.taints = vec![taint];
     }
     let node = Node::start(&fake);
-    let mut choosy = pod("choosy", "10m");
-    let spec = choosy.spec.as_mut().expect("a spec");
-    spec.node_selector = Some(BTreeMap::from([("disk".to_owned(), "ssd".to_owned())]));
+    let choosy = choosy();
 
     fake.state().node_then = Some(with_label);
     node.apply(&choosy).await;
@@ -102,9 +109,7 @@ async fn a_pod_is_not_refused_by_labels_and_taints_that_the_node_has_no_more() {
 async fn a_pod_that_is_gone_while_the_node_is_asked_for_never_starts() {
     let fake = small();
     let node = Node::start(&fake);
-    let mut choosy = pod("choosy", "10m");
-    let spec = choosy.spec.as_mut().expect("a spec");
-    spec.node_selector = Some(BTreeMap::from([("disk".to_owned(), "ssd".to_owned())]));
+    let choosy = choosy();
     let then = fake.state().node.clone();
     fake.state().node_then = Some(then);
     node.apply(&choosy).await;
@@ -113,6 +118,55 @@ async fn a_pod_that_is_gone_while_the_node_is_asked_for_never_starts() {
     sleep(Duration::from_secs(5)).await;
     assert_eq!(status(&node, "choosy").reason, None);
     assert!(fake.state().sandboxes.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_name_is_taken_while_the_node_is_asked_for_waits() {
+    let fake = small();
+    let node = Node::start(&fake);
+    let mut with_label = fake.state().node.clone();
+    if let Some(label) = &mut with_label.placement {
+        label.labels = BTreeMap::from([("disk".to_owned(), "ssd".to_owned())]);
+    }
+    let (end, ends) = oneshot::channel();
+    (fake.state().node_then, fake.state().look_ends) = (Some(with_label), Some(ends));
+    node.apply(&choosy()).await;
+    let mut other = pod("choosy", "10m");
+    other.metadata.uid = Some("uid-other".into());
+    node.apply(&other).await;
+    until_phase(&node, "choosy", "Running").await;
+    end.send(()).expect("somebody looks");
+    sleep(Duration::from_secs(5)).await;
+    let uids = || {
+        let state = node.fake.state();
+        let uids = state.sandboxes.iter().map(|one| one.config.uid.0.clone());
+        uids.collect::<Vec<_>>()
+    };
+    assert_eq!(uids(), ["uid-other"]);
+    node.send(PodUpdate::Gone(PodUid("uid-other".into()))).await;
+    node.until("runs after the other one", |state| {
+        state
+            .sandboxes
+            .iter()
+            .any(|one| one.config.uid.0 == "uid-choosy")
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_judged_by_what_is_known_when_nobody_can_ask_for_the_node() {
+    let fake = small();
+    let node = Node::start(&fake);
+    let (end, ends) = oneshot::channel();
+    let then = fake.state().node.clone();
+    (fake.state().node_then, fake.state().look_ends) = (Some(then), Some(ends));
+    drop(end);
+    node.apply(&choosy()).await;
+    until_phase(&node, "choosy", "Failed").await;
+    assert_eq!(
+        status(&node, "choosy").reason.as_deref(),
+        Some("NodeAffinity")
+    );
 }
 
 #[tokio::test(start_paused = true)]
