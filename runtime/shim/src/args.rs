@@ -4,6 +4,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use hanok_shim::command_line::{SERVE, STATE_DIR};
+
 /// How to call it.
 pub(crate) const USAGE: &str = "usage: hanok-shim --state-dir DIR --socket PATH < SOCKET\n\
     Started by hanok for one pod, with the listening socket as descriptor 0; not meant to be called by hand.";
@@ -48,7 +50,7 @@ impl Args {
         }
         while let Some(word) = words.next() {
             let target = match word.to_str() {
-                Some("serve") => {
+                Some(SERVE) => {
                     verb = Verb::Serve;
                     continue;
                 }
@@ -56,7 +58,7 @@ impl Args {
                     verb = Verb::CheckUserNamespaces;
                     continue;
                 }
-                Some("--state-dir") => &mut state_dir,
+                Some(STATE_DIR) => &mut state_dir,
                 Some("--socket") => &mut socket,
                 _ => return Err(format!("unknown argument {word:?}")),
             };

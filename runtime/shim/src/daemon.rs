@@ -6,6 +6,7 @@
 //! the way, 1 the pipe on which `launch` waits for the word that the daemon is ready. Then `launch` ends, and
 //! the daemon is a child of PID 1.
 
+use std::ffi::CString;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,6 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use hanok_shim::command_line::{NAME, SERVE, STATE_DIR};
 use hanok_shim::sys::clone::{Cloned, clone_process};
 use hanok_shim::sys::exec::{close_on_exec_from, execve_fd, exit_now};
 use hanok_shim::sys::signal::SignalFd;
@@ -107,9 +109,11 @@ pub(crate) fn serve(args: &Args) -> Result<()> {
 }
 
 fn set_up(args: &Args) -> Result<Shim> {
+    // First: until then it has the name of a descriptor.
+    let name = CString::new(NAME).map_err(|_| Failure::invalid("a name has a NUL byte"))?;
+    rustix::thread::set_name(&name).doing(|| "take its name")?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).doing(|| "forbid dumps")?;
     set_child_subreaper(Some(rustix::process::getpid())).doing(|| "become a subreaper")?;
-    let _ = rustix::thread::set_name(c"hanok-shim");
     rustix::process::chdir("/").doing(|| "enter /")?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o027));
     let signals = SignalFd::new(&[libc::SIGCHLD]).doing(|| "open a signalfd")?;
@@ -176,18 +180,18 @@ fn open_log(state_dir: &Path) -> Result<fs::File> {
 
 impl Args {
     /// The command line of [`serve`].
-    fn for_daemon(&self) -> Result<Vec<std::ffi::CString>> {
+    fn for_daemon(&self) -> Result<Vec<CString>> {
         let words: [&[u8]; 6] = [
-            b"hanok-shim",
-            b"serve",
-            b"--state-dir",
+            NAME.as_bytes(),
+            SERVE.as_bytes(),
+            STATE_DIR.as_bytes(),
             self.state_dir.as_os_str().as_bytes(),
             b"--socket",
             self.socket.as_os_str().as_bytes(),
         ];
         words
             .iter()
-            .map(|w| std::ffi::CString::new(*w))
+            .map(|w| CString::new(*w))
             .collect::<std::result::Result<_, _>>()
             .map_err(|_| Failure::invalid("an argument has a NUL byte"))
     }

@@ -14,12 +14,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use hanok_shim::command_line::STATE_DIR;
 use hanok_shim::protocol::{self, Namespace, Request, SandboxSpec};
-use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::process::Child;
 
-use super::{ControllerError, Holder, SandboxController, SandboxPlan, strays};
+use super::strays::{self, unless_gone};
+use super::{ControllerError, Holder, SandboxController, SandboxPlan};
 use crate::api::{NamespaceMode, UserNamespace};
 use crate::shim_client::{self, Shim};
 
@@ -53,7 +54,7 @@ impl PauseController {
         let listener =
             shim_client::bind(&socket).map_err(|source| failed("create", &socket, source))?;
         tokio::process::Command::new(&self.shim)
-            .arg("--state-dir")
+            .arg(STATE_DIR)
             .arg(&plan.dir)
             .arg("--socket")
             .arg(&socket)
@@ -217,10 +218,10 @@ pub(crate) async fn end(dir: &Path) -> Result<(), ControllerError> {
     match Shim::new(socket(dir)).shutdown().await {
         Ok(()) => {}
         // Its socket may be gone and not the shim.
-        Err(shim_client::ShimError::Gone { .. }) => kill_shim(dir)?,
+        Err(shim_client::ShimError::Gone { .. }) => kill_shim(dir).await?,
         Err(source) => {
             // A shim that does not answer is killed; what it held dies with the cgroups.
-            kill_shim(dir)?;
+            kill_shim(dir).await?;
             tracing::warn!(
                 sandbox = %dir.display(),
                 error = crate::service::chain(&source),
@@ -253,9 +254,12 @@ fn pid_file(dir: &Path) -> PathBuf {
 
 /// Kills the process of the pid file, if it still is the shim of this directory. Without an error none is left: the
 /// file goes then, and nobody could find it again.
-fn kill_shim(dir: &Path) -> Result<(), ControllerError> {
-    let path = pid_file(dir);
-    try_kill_shim(dir, &path).map_err(|source| ControllerError::Io {
+async fn kill_shim(dir: &Path) -> Result<(), ControllerError> {
+    let (owned, path) = (dir.to_owned(), pid_file(dir));
+    let killed = strays::aside(strays::PATIENCE, move || {
+        try_kill_shim(&owned, &pid_file(&owned))
+    });
+    killed.await.map_err(|source| ControllerError::Io {
         verb: "kill the process of",
         path,
         source,
@@ -271,33 +275,12 @@ fn try_kill_shim(dir: &Path, pid_file: &Path) -> io::Result<()> {
     let Some(pid) = number.and_then(Pid::from_raw) else {
         return Ok(());
     };
-    let Some(handle) = unless_gone(pidfd_open(pid, PidfdFlags::empty()).map_err(Into::into))?
-    else {
+    let Some(handle) = unless_gone(pidfd_open(pid, PidfdFlags::empty()))? else {
         return Ok(());
     };
     // Read after the pidfd was opened: the process behind it cannot become another one.
-    let cmdline = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero()));
-    let cmdline = unless_gone(cmdline)?.unwrap_or_default();
-    let dir = dir.as_os_str().as_encoded_bytes();
-    if !cmdline
-        .split(|byte| *byte == 0)
-        .any(|argument| argument == dir)
-    {
+    if strays::state_dir(pid)?.is_none_or(|other| other != dir) {
         return Ok(());
     }
-    unless_gone(pidfd_send_signal(handle, Signal::KILL).map_err(Into::into)).map(drop)
-}
-
-/// None when there is no such file or process.
-fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error)
-            if error.kind() == ErrorKind::NotFound
-                || error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) =>
-        {
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
+    unless_gone(pidfd_send_signal(handle, Signal::KILL)).map(drop)
 }

@@ -74,7 +74,7 @@ pub(super) fn load_default_profile(core: &Arc<Core>) {
 /// Adopts every sandbox on disk, and takes back what none of them owns.
 pub(super) async fn adopt(core: &Arc<Core>) -> Result<(), Unseen> {
     let sandboxes = core.layout.sandboxes();
-    end_strays(&sandboxes);
+    end_strays(&sandboxes).await;
     let dirs = seen(&sandboxes, record::subdirectories(&sandboxes))?.unwrap_or_else(|error| {
         tracing::error!(path = %sandboxes.display(), %error, "cannot read sandboxes");
         Vec::new()
@@ -93,13 +93,14 @@ pub(super) async fn adopt(core: &Arc<Core>) -> Result<(), Unseen> {
 }
 
 /// Ends what runs for sandboxes whose directories are gone: their pods would run twice.
-fn end_strays(sandboxes: &Path) {
-    let is_stray = |dir: &Path| {
-        dir.parent() == Some(sandboxes)
+async fn end_strays(sandboxes: &Path) {
+    let sandboxes = sandboxes.to_owned();
+    let is_stray = move |dir: &Path| {
+        dir.parent() == Some(&sandboxes)
             && file_name(dir).is_some_and(is_id)
             && dir.try_exists().is_ok_and(|exists| !exists)
     };
-    match strays::end(is_stray) {
+    match strays::aside(strays::PATIENCE, || strays::end(is_stray)).await {
         Ok(ended) => {
             for dir in ended {
                 tracing::error!(path = %dir.display(), "sandbox directory is gone, its shim was ended");
