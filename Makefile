@@ -29,7 +29,8 @@ test:
 
 lint:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --locked --workspace --all-targets --test stories -- --deny warnings
+	$(CARGO) clippy --locked --workspace --all-targets -- --deny warnings
+	$(CARGO) clippy --locked --workspace --test stories -- --deny warnings
 
 unit:
 	e2e/install.sh build test
