@@ -31,6 +31,7 @@ pub mod container;
 pub mod content;
 pub mod image;
 pub mod inspect;
+mod json;
 pub mod lsm;
 pub mod oci;
 mod oom;

@@ -51,7 +51,6 @@ pub fn start(deps: Deps, updates: mpsc::Receiver<PodUpdate>) -> (Pods, JoinHandl
         need_room: Vec::new(),
         doubted: Vec::new(),
         looks: JoinSet::new(),
-        looks_for: HashMap::new(),
         found: BTreeMap::new(),
         synced: false,
         house: JoinSet::new(),
@@ -80,12 +79,10 @@ struct Workers {
     held: Vec<Arc<Pod>>,
     /// Pods that wait for those to end whose place they take.
     need_room: Vec<Arc<Pod>>,
-    /// Pods that would be refused by what is known of the node, while it is asked for anew.
-    doubted: Vec<Arc<Pod>>,
+    /// Pods that would be refused by what is known of the node, while it is asked for anew, with the task that asks.
+    doubted: Vec<(Id, Arc<Pod>)>,
     /// Who asks.
     looks: JoinSet<()>,
-    /// For which pods.
-    looks_for: HashMap<Id, PodUid>,
     /// Sandboxes that the runtime had when the agent started, by their pods, as long as nobody has asked for them.
     found: BTreeMap<PodUid, PodSandbox>,
     promises: Promises,
@@ -137,7 +134,7 @@ impl Workers {
             PodUpdate::Gone(uid) => {
                 self.held.retain(|pod| spec::uid(pod) != uid);
                 self.need_room.retain(|pod| spec::uid(pod) != uid);
-                self.doubted.retain(|pod| spec::uid(pod) != uid);
+                self.doubted.retain(|(_, pod)| spec::uid(pod) != uid);
                 if let Some(handle) = self.workers.get(&uid) {
                     handle
                         .desired
@@ -160,7 +157,8 @@ impl Workers {
         }
         self.held.retain(|held| spec::uid(held) != uid);
         self.need_room.retain(|waiting| spec::uid(waiting) != uid);
-        self.doubted.retain(|doubted| spec::uid(doubted) != uid);
+        self.doubted
+            .retain(|(_, doubted)| spec::uid(doubted) != uid);
         if let Some(handle) = self.workers.get(&uid)
             && handle.desired.borrow().exists == Existence::Object
         {
@@ -192,7 +190,7 @@ impl Workers {
     /// Pods without a worker.
     fn waiting(&self) -> impl Iterator<Item = &Arc<Pod>> {
         let waiting = self.held.iter().chain(&self.need_room);
-        waiting.chain(&self.doubted)
+        waiting.chain(self.doubted.iter().map(|(_, pod)| pod))
     }
 
     /// Something that pods wait for may have come about.

@@ -92,8 +92,7 @@ impl Systemd {
         settings: &[Setting],
         devices: &[DeviceRule],
     ) -> Result<Holder, SystemdError> {
-        let holder = self.holder()?;
-        let properties = self.scope(unit, holder.pid(), self.limited(settings, devices));
+        let (holder, properties) = self.begin(unit, settings, devices)?;
         self.start_scope(unit, holder.pid(), &properties, settings)
             .await?;
         Ok(holder)
@@ -107,8 +106,7 @@ impl Systemd {
         settings: &[Setting],
         devices: &[DeviceRule],
     ) -> Result<Holder, SystemdError> {
-        let holder = self.holder()?;
-        let properties = self.scope(unit, holder.pid(), self.limited(settings, devices));
+        let (holder, properties) = self.begin(unit, settings, devices)?;
         self.start_new(unit, holder.pid(), &properties).await?;
         Ok(holder)
     }
@@ -119,11 +117,24 @@ impl Systemd {
         self.start_scope(unit, pid, &properties, &[]).await
     }
 
-    fn holder(&self) -> Result<Holder, SystemdError> {
-        Holder::start(&self.shim).map_err(|source| SystemdError::Holder {
+    /// The holder of a scope that is to be made, and the scope's properties.
+    fn begin(
+        &self,
+        unit: &Unit,
+        settings: &[Setting],
+        devices: &[DeviceRule],
+    ) -> Result<(Holder, Vec<Property>), SystemdError> {
+        let holder = Holder::start(&self.shim).map_err(|source| SystemdError::Holder {
             program: self.shim.clone(),
             source,
-        })
+        })?;
+        let mut limits = self.limits(settings);
+        if !self.unified {
+            let known = std::fs::read_to_string("/proc/devices").unwrap_or_default();
+            limits.extend(properties::devices(devices, &known));
+        }
+        let properties = self.scope(unit, holder.pid(), limits);
+        Ok((holder, properties))
     }
 
     async fn start_new(
@@ -199,15 +210,6 @@ impl Systemd {
         properties.extend(properties::scope(&unit.slice, pid));
         properties.extend(more);
         properties
-    }
-
-    fn limited(&self, settings: &[Setting], devices: &[DeviceRule]) -> Vec<Property> {
-        let mut limited = self.limits(settings);
-        if !self.unified {
-            let known = std::fs::read_to_string("/proc/devices").unwrap_or_default();
-            limited.extend(properties::devices(devices, &known));
-        }
-        limited
     }
 
     async fn start(&self, unit: &Unit, properties: &[Property]) -> Result<Outcome, SystemdError> {

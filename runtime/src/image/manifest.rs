@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::content::{Digest, InvalidDigest};
+use crate::json;
 use crate::spec::ImageFacts;
 
 /// Largest index, manifest or config, bytes (what registries accept, and containerd).
@@ -211,11 +212,9 @@ impl TryFrom<RawDescriptor> for Descriptor {
 fn read<'a, T: Deserialize<'a>>(what: &'static str, bytes: &'a [u8]) -> Result<T, ManifestError> {
     serde_json::from_slice(bytes).map_err(|source| {
         let mut again = serde_json::Deserializer::from_slice(bytes);
-        let found = serde_path_to_error::deserialize::<_, T>(&mut again).err();
-        let field = found.map(|error| error.path().to_string());
         ManifestError::Json {
             what,
-            field: field.filter(|field| field != ".").unwrap_or_default(),
+            field: json::wrong_field::<T, _>(&mut again).unwrap_or_default(),
             source,
         }
     })

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{OciError, Result};
+use crate::json;
 
 /// Longest document, bytes. What is made of one has to fit in a frame of the shim, which is a quarter of this.
 pub(super) const MAX: usize = 16 << 20;
@@ -40,25 +41,11 @@ pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Value> {
 
 /// A value as what it is to be. Where it is not is looked for once it is known not to be.
 pub(super) fn typed<T: DeserializeOwned>(path: &Path, value: &Value) -> Result<T> {
-    T::deserialize(value).map_err(|error| field::<T>(path, value, error))
-}
-
-/// The error of a value that is not what it is to be.
-fn field<T: DeserializeOwned>(path: &Path, value: &Value, first: serde_json::Error) -> OciError {
-    let (field, source) = match serde_path_to_error::deserialize::<_, T>(value) {
-        Err(error) => (error.path().to_string(), error.into_inner()),
-        // It depends on who asks.
-        Ok(_) => (".".to_owned(), first),
-    };
-    OciError::Field {
+    T::deserialize(value).map_err(|source| OciError::Field {
         path: path.to_owned(),
-        // What serde_path_to_error calls the whole.
-        field: match field.as_str() {
-            "." => "the document".to_owned(),
-            _ => field,
-        },
+        field: json::wrong_field::<T, _>(value).unwrap_or_else(|| "the document".to_owned()),
         source,
-    }
+    })
 }
 
 #[cfg(test)]

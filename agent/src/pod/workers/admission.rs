@@ -57,10 +57,8 @@ impl Workers {
             && admit::is_by_labels_or_taints(failure)
             && let Some(look) = self.deps.admission.look()
         {
-            let uid = spec::uid(&pod);
-            self.doubted.push(pod);
             let task = self.looks.spawn(look);
-            self.looks_for.insert(task.id(), uid);
+            self.doubted.push((task.id(), pod));
             return;
         }
         self.follow(pod, verdict);
@@ -75,14 +73,11 @@ impl Workers {
                 error.id()
             }
         };
-        let Some(uid) = self.looks_for.remove(&id) else {
+        // None when the pod is gone, or was told of anew.
+        let Some(index) = self.doubted.iter().position(|(task, _)| *task == id) else {
             return;
         };
-        let of_pod = |pod: &Arc<Pod>| spec::uid(pod) == uid;
-        let Some(index) = self.doubted.iter().position(of_pod) else {
-            return;
-        };
-        let pod = self.doubted.remove(index);
+        let (_, pod) = self.doubted.remove(index);
         // Another source may have brought one meanwhile.
         if self.name_is_taken(&pod) {
             self.held.push(pod);

@@ -24,6 +24,20 @@ fn assert_one_after_the_other(state: &State) {
     assert_eq!(order, ["run", "remove", "terminated", "run"]);
 }
 
+async fn until_the_new_one_runs(node: &Node) {
+    node.until("the new one runs", |state| {
+        calls(state, &["run"]).len() == 2
+    })
+    .await;
+}
+
+async fn second_runs_alone(node: &Node) {
+    until_the_new_one_runs(node).await;
+    let state = node.fake.state();
+    assert_eq!(state.sandboxes.len(), 1);
+    assert_eq!(state.sandboxes[0].config.uid.as_str(), "second");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_changed_static_pod_waits_for_the_end_of_the_old_one_within_its_grace() {
     let node = Node::start(&Fake::new());
@@ -38,10 +52,7 @@ async fn a_changed_static_pod_waits_for_the_end_of_the_old_one_within_its_grace(
     sleep(Duration::from_secs(2)).await;
     node.send(PodUpdate::Gone(PodUid("second".into()))).await;
     node.apply(&with_uid(old, "third")).await;
-    node.until("the new one runs", |state| {
-        calls(state, &["run"]).len() == 2
-    })
-    .await;
+    until_the_new_one_runs(&node).await;
     assert_eq!(began.elapsed().as_secs(), 30);
     let state = node.fake.state();
     assert_eq!(calls(&state, &["stop a"]), ["stop a 30s"]);
@@ -80,10 +91,7 @@ async fn a_pod_made_again_after_a_forced_deletion_waits_for_the_old_one() {
     assert_eq!(calls(&node.fake.state(), &["run"]).len(), 1);
     let began = Instant::now();
     node.send(PodUpdate::Gone(uid())).await;
-    node.until("the new one runs", |state| {
-        calls(state, &["run"]).len() == 2
-    })
-    .await;
+    until_the_new_one_runs(&node).await;
     assert!(began.elapsed() <= Duration::from_secs(3));
     assert_one_after_the_other(&node.fake.state());
 }
@@ -101,13 +109,7 @@ async fn what_an_earlier_agent_ran_of_the_name_goes_first() {
         // The manifest has changed while there was no agent, and there is no API server.
         let node = Node::start(&fake);
         node.apply(&with_uid(static_pod(), "second")).await;
-        node.until("the new one runs", |state| {
-            calls(state, &["run"]).len() == 2
-        })
-        .await;
-        let state = fake.state();
-        assert_eq!(state.sandboxes.len(), 1);
-        assert_eq!(state.sandboxes[0].config.uid.as_str(), "second");
+        second_runs_alone(&node).await;
     }
 }
 
@@ -128,13 +130,7 @@ async fn what_an_earlier_agent_ran_is_not_forgotten_by_a_look_that_fails() {
     node.apply(&with_uid(static_pod(), "second")).await;
     sleep(Duration::from_secs(1)).await;
     assert_eq!(calls(&fake.state(), &["run"]).len(), 1);
-    node.until("the new one runs", |state| {
-        calls(state, &["run"]).len() == 2
-    })
-    .await;
-    let state = fake.state();
-    assert_eq!(state.sandboxes.len(), 1);
-    assert_eq!(state.sandboxes[0].config.uid.as_str(), "second");
+    second_runs_alone(&node).await;
 }
 
 #[tokio::test(start_paused = true)]
