@@ -6,7 +6,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 unset KUBECONFIG HANOK_LAB HANOK_KEEP_LAB HANOK FOCUS SKIP PROCS PEER
 
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+# What the failed steps said of it, for the end.
+causes=$(mktemp)
+trap 'rm -f "$log" "$causes"' EXIT
 passed=0
 failed=0
 
@@ -22,6 +24,11 @@ step() {
         f=1
         printf 'FAILED: %s (exit %s)\n' "$*" "$status"
     fi
+    if [ "$f" != 0 ]; then
+        printf '\n== what failed in %s\n' "$*" >>"$causes"
+        { grep -A 24 -E '^(---- .* stdout ----|failures:)$' "$log" || tail -n 40 "$log"; } |
+            head -n 120 | cut -c-400 >>"$causes"
+    fi
     passed=$((passed + p))
     failed=$((failed + f))
     printf '== %s: %s s\n' "$*" "$((SECONDS - began))"
@@ -33,5 +40,6 @@ step make --no-print-directory stories
 step make --no-print-directory conformance
 step make --no-print-directory oci-conformance
 step make --no-print-directory test-v2 WHAT=telling
+cat "$causes"
 printf '\n%s passed, %s failed\n' "$passed" "$failed"
 [ "$failed" = 0 ] && [ "$passed" != 0 ]

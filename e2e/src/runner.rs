@@ -15,6 +15,9 @@ use crate::leak;
 /// The first number for a lab when none is asked for: not that of `make cluster-up`, so that both may run.
 const LAB: u8 = 1;
 
+/// How much of a failed story's cause is said again at the end.
+const CAUSE_LINES: usize = 20;
+
 /// What a story plays on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
@@ -78,7 +81,8 @@ impl Options {
 #[derive(Debug, Default)]
 struct Tally {
     passed: usize,
-    failed: Vec<&'static str>,
+    /// Each with its cause.
+    failed: Vec<(&'static str, String)>,
     ignored: usize,
 }
 
@@ -101,7 +105,10 @@ pub fn main(stories: &[Story]) -> ExitCode {
         Err(e) => {
             writeln!(out, "no stage for the stories: {e:#}").ok();
             Tally {
-                failed: chosen.iter().map(|s| s.name).collect(),
+                failed: chosen
+                    .iter()
+                    .map(|s| (s.name, "no stage".to_owned()))
+                    .collect(),
                 ..Tally::default()
             }
         }
@@ -109,7 +116,11 @@ pub fn main(stories: &[Story]) -> ExitCode {
     let (verdict, code) = match tally.failed.as_slice() {
         [] => ("ok", ExitCode::SUCCESS),
         failed => {
-            writeln!(out, "\nfailures:\n    {}", failed.join("\n    ")).ok();
+            let named = failed
+                .iter()
+                .map(|(name, cause)| format!("    {name}: {}", head(cause)));
+            let named: Vec<String> = named.collect();
+            writeln!(out, "\nfailures:\n{}", named.join("\n")).ok();
             ("FAILED", ExitCode::FAILURE)
         }
     };
@@ -124,6 +135,12 @@ pub fn main(stories: &[Story]) -> ExitCode {
     )
     .ok();
     code
+}
+
+/// The first lines of a cause: what a reader of the end of a long run wants to see.
+fn head(cause: &str) -> String {
+    let lines: Vec<&str> = cause.lines().take(CAUSE_LINES).collect();
+    lines.join("\n        ")
 }
 
 fn run(stories: &[&Story], out: &mut impl Write) -> Result<Tally> {
@@ -144,7 +161,8 @@ fn run(stories: &[&Story], out: &mut impl Write) -> Result<Tally> {
     let mut tally = tell_all(&Cluster::of_lab(&lab)?, stories, out);
     if !keep && let Err(e) = lab.down() {
         writeln!(out, "{e:#}").ok();
-        tally.failed.push("lab_goes_down_and_leaves_nothing");
+        let name = "lab_goes_down_and_leaves_nothing";
+        tally.failed.push((name, format!("{e:#}")));
     }
     Ok(tally)
 }
@@ -196,7 +214,8 @@ fn tell_all(cluster: &Cluster, stories: &[&Story], out: &mut impl Write) -> Tall
         if lost {
             // Else each of them would wait for all that does not come.
             writeln!(out, "FAILED, without a machine").ok();
-            tally.failed.push(story.name);
+            let cause = "without a machine".to_owned();
+            tally.failed.push((story.name, cause));
             continue;
         }
         let began = Instant::now();
@@ -208,8 +227,9 @@ fn tell_all(cluster: &Cluster, stories: &[&Story], out: &mut impl Write) -> Tall
                 tally.passed += 1;
             }
             Err(e) => {
-                writeln!(out, "FAILED ({seconds:.1} s)\n{e:#}\n").ok();
-                tally.failed.push(story.name);
+                let cause = format!("{e:#}");
+                writeln!(out, "FAILED ({seconds:.1} s)\n{cause}\n").ok();
+                tally.failed.push((story.name, cause));
             }
         }
     }
@@ -228,7 +248,7 @@ fn tell(cluster: &Cluster, story: &Story) -> Result<()> {
     )?;
     let told = catch_unwind(AssertUnwindSafe(|| (story.tell)(&space)))
         .unwrap_or_else(|_| Err(anyhow!("the story panicked")))
-        .map_err(|e| e.context(pods_and_events(&space)));
+        .map_err(|e| anyhow!("{e:#}\n{}", pods_and_events(&space)));
     // Whatever the story did to the lab, the next one finds it whole.
     let mended = cluster.lab().map_or(Ok(()), mend);
     let cleared = mended.and_then(|()| space.clear());

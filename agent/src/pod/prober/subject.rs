@@ -17,6 +17,10 @@ use crate::sinks::EventKind;
 /// Attempts in a row when one could not be made.
 const TRIES: u32 = 3;
 
+/// For so long after its start, a program that does not pass may only not be up yet. It is asked again soon, which makes
+/// it ready as soon as it is, and nothing that it fails before counts.
+const SETTLING: Duration = Duration::from_secs(1);
+
 /// One probe's answer, as it changes a container's verdicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -82,7 +86,7 @@ impl Subject {
         let question = self.question(probe);
         loop {
             timer.tick().await;
-            let passed = self.once(&question, probe, kind).await;
+            let passed = self.once(&question, probe, kind, &mut timer).await;
             if let Some(passed) = passed.and_then(|passed| counts.count(passed)) {
                 self.tell(verdict(passed));
                 return passed;
@@ -98,7 +102,7 @@ impl Subject {
         let question = self.question(probe);
         loop {
             timer.tick().await;
-            let passed = self.once(&question, probe, kind).await;
+            let passed = self.once(&question, probe, kind, &mut timer).await;
             let passed = passed.and_then(|passed| counts.count(passed));
             if let Some(news) = passed.filter(|news| Some(*news) != told) {
                 told = passed;
@@ -128,7 +132,13 @@ impl Subject {
     }
 
     /// One probe: passed, failed, or no answer that counts.
-    async fn once(&self, question: &Question, probe: &Probe, kind: &str) -> Option<bool> {
+    async fn once(
+        &self,
+        question: &Question,
+        probe: &Probe,
+        kind: &str,
+        timer: &mut Ticks,
+    ) -> Option<bool> {
         let limit = seconds(probe.timeout_seconds, 1).max(Duration::from_secs(1));
         let runtime = &*self.deps.runtime;
         let mut answer = question.ask(runtime, &self.id, limit).await;
@@ -137,6 +147,11 @@ impl Subject {
                 break;
             }
             answer = question.ask(runtime, &self.id, limit).await;
+        }
+        let is_down = matches!(answer, Answer::Failed(_) | Answer::Unknown(_));
+        if is_down && self.started.elapsed() < SETTLING {
+            timer.hurry();
+            return None;
         }
         let (passed, reason, message) = match answer {
             Answer::Passed => return Some(true),

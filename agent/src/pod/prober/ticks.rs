@@ -1,4 +1,4 @@
-//! When a probe is made: at once when it is due, then by its period.
+//! When a probe is made: at once when it is due, soon again while what it asks may not be up yet, then by its period.
 //!
 //! A node of a hundred pods with a few probes each would be woken for every one of them. After the first probe, which a
 //! pod's readiness waits for, they come at the full [`GRID`], all that fall into the same part of it together. The spread
@@ -14,12 +14,16 @@ use super::super::settings::Clock;
 /// what was done just before; a coarser grid saves nothing more, and makes the heap of what is due at once higher.
 const GRID: Duration = Duration::from_millis(250);
 
+/// How soon a program that may still be starting is asked a second time; then twice as long each time.
+const SOON: Duration = Duration::from_millis(50);
+
 /// The times of one probe.
 #[derive(Debug)]
 pub(super) struct Ticks {
     clock: Clock,
     next: Instant,
     period: Duration,
+    soon: Duration,
 }
 
 impl Ticks {
@@ -28,7 +32,14 @@ impl Ticks {
             clock,
             next: first,
             period,
+            soon: SOON,
         }
+    }
+
+    /// The next one comes before its period is over: what was asked may only not have been up yet.
+    pub(super) fn hurry(&mut self) {
+        self.next = Instant::now() + self.soon.min(self.period);
+        self.soon *= 2;
     }
 
     /// Waits for the next one. Those that a long probe has missed do not come.
@@ -100,6 +111,24 @@ mod tests {
         assert_eq!(times[0], 7);
         let first_period = times[1] - times[0];
         assert!((870..=1130).contains(&first_period), "{times:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hurried_one_comes_ever_later_and_the_period_follows_it() {
+        let clock = Clock::from_now(jiff::Timestamp::UNIX_EPOCH);
+        let began = Instant::now();
+        let mut ticks = Ticks::new(clock, began, Duration::from_secs(10));
+        let mut times = Vec::new();
+        for _ in 0..4 {
+            ticks.tick().await;
+            times.push(began.elapsed().as_millis());
+            ticks.hurry();
+        }
+        ticks.tick().await;
+        ticks.tick().await;
+        assert_eq!(times, [0, 50, 150, 350]);
+        let seconds = began.elapsed().as_secs_f64();
+        assert!((10.5..=11.0).contains(&seconds), "{seconds}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -48,6 +48,48 @@ async fn a_pod_is_ready_when_its_probe_passes_and_not_before() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_not_up_yet_is_ready_once_it_is_and_is_not_restarted_for_it() {
+    let node = Node::start(&Fake::new());
+    node.fake.state().answer = Some(1);
+    let probe = |thresholds| {
+        serde_json::json!({"exec": {"command": [EXEC]}, "periodSeconds": 60,
+            "failureThreshold": thresholds})
+    };
+    let probes = serde_json::json!({"readinessProbe": probe(3), "livenessProbe": probe(1)});
+    node.apply(&pod(probes)).await;
+    node.until("running", |state| calls(state, &["start"]).len() == 1)
+        .await;
+    sleep(Duration::from_millis(300)).await;
+    assert!(!is_ready(&node.fake.state()));
+    node.fake.state().answer = Some(0);
+    let is_up = Instant::now();
+    node.until("ready", is_ready).await;
+    assert!(is_up.elapsed() <= Duration::from_millis(400));
+    sleep(Duration::from_secs(10)).await;
+    let state = node.fake.state();
+    let unhealthy = |event: &&String| event.starts_with("Unhealthy");
+    assert_eq!(state.events.iter().find(unhealthy), None);
+    assert_eq!(calls(&state, &["start", "stop"]).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_still_down_after_a_second_has_failed() {
+    let node = Node::start(&Fake::new());
+    node.fake.state().answer = Some(1);
+    let probe = serde_json::json!({"exec": {"command": [EXEC]}, "periodSeconds": 60, "failureThreshold": 1});
+    node.apply(&pod(serde_json::json!({"livenessProbe": probe})))
+        .await;
+    let began = Instant::now();
+    node.until("stopped", |state| calls(state, &["stop"]).len() == 1)
+        .await;
+    let took = began.elapsed();
+    assert!(
+        (Duration::from_secs(1)..Duration::from_secs(3)).contains(&took),
+        "{took:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_probe_slower_than_its_timeout_has_failed() {
     let node = Node::start(&Fake::new());
     let probe = serde_json::json!({"exec": {"command": [EXEC]}, "timeoutSeconds": 2, "periodSeconds": 3,
