@@ -105,10 +105,7 @@ pub fn main(stories: &[Story]) -> ExitCode {
         Err(e) => {
             writeln!(out, "no stage for the stories: {e:#}").ok();
             Tally {
-                failed: chosen
-                    .iter()
-                    .map(|s| (s.name, "no stage".to_owned()))
-                    .collect(),
+                failed: chosen.iter().map(|s| (s.name, format!("{e:#}"))).collect(),
                 ..Tally::default()
             }
         }
