@@ -8,6 +8,7 @@ pub mod field;
 pub mod file;
 pub mod service;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret
 
 use crate::pod::spec;
 use crate::sinks::{MountedVolumes, ObjectError, Objects};
-use expand::expand;
+use expand::{LONGEST, MOST, OVERHEAD, TooLong, expand};
 use field::{FieldError, NodeFacts, field_value, resource_value};
 
 /// Why a container has no environment: the message of a CreateContainerConfigError.
@@ -63,6 +64,16 @@ pub enum EnvError {
     /// The node gave up reading.
     #[error("cannot read the files of all fileKeyRefs")]
     Reading(#[from] tokio::task::JoinError),
+    /// A variable that no program can be given.
+    #[error(
+        "environment variable {0:?} is longer than the {LONGEST} bytes that a program can be given at once"
+    )]
+    Long(String),
+    /// Variables that no program can be given together, and the one at which this was seen.
+    #[error(
+        "the environment has more than the {MOST} bytes that a program can be given, at variable {0:?}"
+    )]
+    Most(String),
     /// A source that this node does not know.
     #[error("environment variable {0:?} has a source that this node does not support")]
     Source(String),
@@ -197,7 +208,7 @@ pub fn build(
         .unwrap_or(true);
     let services = service::variables(&referred.services, namespace, links);
     let mut list = List::default();
-    add_env_from(container, referred, &mut list);
+    add_env_from(container, referred, &mut list)?;
     for var in container.env.iter().flatten() {
         let value = match (&var.value, &var.value_from) {
             (Some(text), _) if !text.is_empty() => {
@@ -205,7 +216,9 @@ pub fn build(
                     list.get(name)
                         .or_else(|| services.get(name).map(String::as_str))
                 };
-                Some(expand(text, lookup).into_owned())
+                let value = expand(text, lookup, LONGEST);
+                let long = |TooLong| EnvError::Long(var.name.clone());
+                Some(Cow::Owned(value.map_err(long)?.into_owned()))
             }
             (_, Some(source)) => {
                 let scope = Scope {
@@ -217,22 +230,26 @@ pub fn build(
                 };
                 scope.value_from(&var.name, source)?
             }
-            _ => Some(String::new()),
+            _ => Some(Cow::Borrowed("")),
         };
         if let Some(value) = value {
-            list.set(&var.name, value);
+            list.set(&var.name, value)?;
         }
     }
-    for (name, value) in services {
-        if list.get(&name).is_none() {
-            list.set(&name, value);
+    for (name, value) in &services {
+        if list.get(name).is_none() {
+            list.set(name, Cow::Borrowed(value))?;
         }
     }
-    Ok(list.entries)
+    list.finish()
 }
 
 /// Adds the whole objects that `envFrom` names, with their prefix.
-fn add_env_from(container: &Container, referred: &Referred, list: &mut List) {
+fn add_env_from<'v>(
+    container: &Container,
+    referred: &'v Referred,
+    list: &mut List<'v>,
+) -> Result<(), EnvError> {
     for from in container.env_from.iter().flatten() {
         let prefix = from.prefix.as_deref().unwrap_or_default();
         let config_map = from.config_map_ref.as_ref().and_then(|source| {
@@ -245,7 +262,7 @@ fn add_env_from(container: &Container, referred: &Referred, list: &mut List) {
             .iter()
             .flat_map(|object| object.data.iter().flatten())
         {
-            list.set_valid(format!("{prefix}{key}"), value.clone());
+            list.set_valid(format!("{prefix}{key}"), Cow::Borrowed(value))?;
         }
         let secret = from
             .secret_ref
@@ -255,9 +272,10 @@ fn add_env_from(container: &Container, referred: &Referred, list: &mut List) {
             .iter()
             .flat_map(|object| object.data.iter().flatten())
         {
-            list.set_valid(format!("{prefix}{key}"), text(&value.0));
+            list.set_valid(format!("{prefix}{key}"), String::from_utf8_lossy(&value.0))?;
         }
     }
+    Ok(())
 }
 
 /// Bytes as a variable's value; what is no UTF-8 is replaced, since the runtime's interface carries text.
@@ -265,33 +283,61 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Variables in the order of their first appearance.
+/// Variables in the order of their first appearance. A value that an object has is not copied before all are known to
+/// be such as a program can be given.
 #[derive(Debug, Default)]
-struct List {
-    entries: Vec<(String, String)>,
+struct List<'v> {
+    entries: Vec<(String, Cow<'v, str>)>,
     index: BTreeMap<String, usize>,
+    /// Bytes of the values that were made.
+    made: usize,
 }
 
-impl List {
+impl<'v> List<'v> {
     fn get(&self, name: &str) -> Option<&str> {
-        self.index.get(name).map(|&at| self.entries[at].1.as_str())
+        self.index.get(name).map(|&at| &*self.entries[at].1)
     }
 
-    fn set(&mut self, name: &str, value: String) {
+    fn set(&mut self, name: &str, value: Cow<'v, str>) -> Result<(), EnvError> {
+        if let Cow::Owned(made) = &value {
+            self.made += made.len();
+        }
+        if self.made > MOST {
+            return Err(EnvError::Most(name.to_owned()));
+        }
         if let Some(&at) = self.index.get(name) {
             self.entries[at].1 = value;
-            return;
+            return Ok(());
         }
         self.index.insert(name.to_owned(), self.entries.len());
         self.entries.push((name.to_owned(), value));
+        Ok(())
     }
 
     /// Skips a name that no environment can hold: keys of objects are freer than names of variables.
-    fn set_valid(&mut self, name: String, value: String) {
+    fn set_valid(&mut self, name: String, value: Cow<'v, str>) -> Result<(), EnvError> {
         let printable = |c: char| (' '..='~').contains(&c) && c != '=';
         if !name.is_empty() && name.chars().all(printable) {
-            self.set(&name, value);
+            return self.set(&name, value);
         }
+        Ok(())
+    }
+
+    /// The variables, if a program can be given them.
+    fn finish(self) -> Result<Vec<(String, String)>, EnvError> {
+        let mut bytes = 0;
+        for (name, value) in &self.entries {
+            let pair = name.len() + 1 + value.len();
+            if pair > LONGEST {
+                return Err(EnvError::Long(name.clone()));
+            }
+            bytes += pair + OVERHEAD;
+            if bytes > MOST {
+                return Err(EnvError::Most(name.clone()));
+            }
+        }
+        let owned = |(name, value): (String, Cow<'_, str>)| (name, value.into_owned());
+        Ok(self.entries.into_iter().map(owned).collect())
     }
 }
 
@@ -304,15 +350,21 @@ struct Scope<'a> {
     namespace: &'a str,
 }
 
-impl Scope<'_> {
+impl<'a> Scope<'a> {
     /// The value; none where an optional object or key is missing.
-    fn value_from(&self, name: &str, source: &EnvVarSource) -> Result<Option<String>, EnvError> {
+    fn value_from(
+        &self,
+        name: &str,
+        source: &EnvVarSource,
+    ) -> Result<Option<Cow<'a, str>>, EnvError> {
         if let Some(field) = &source.field_ref {
-            return Ok(Some(field_value(self.pod, self.facts, &field.field_path)?));
+            let value = field_value(self.pod, self.facts, &field.field_path)?;
+            return Ok(Some(Cow::Owned(value)));
         }
         if let Some(field) = &source.resource_field_ref {
             let own = Some(self.container);
-            return Ok(Some(resource_value(self.pod, own, self.facts, field)?));
+            let value = resource_value(self.pod, own, self.facts, field)?;
+            return Ok(Some(Cow::Owned(value)));
         }
         if let Some(key) = &source.config_map_key_ref {
             let object = self
@@ -320,7 +372,8 @@ impl Scope<'_> {
                 .config_maps
                 .get(&key.name)
                 .and_then(Option::as_ref);
-            let value = object.and_then(|object| object.data.as_ref()?.get(&key.key).cloned());
+            let value = object.and_then(|object| object.data.as_ref()?.get(&key.key));
+            let value = value.map(|value| Cow::Borrowed(value.as_str()));
             return self.found(value, "ConfigMap", &key.name, &key.key, key.optional);
         }
         if let Some(key) = &source.secret_key_ref {
@@ -329,12 +382,12 @@ impl Scope<'_> {
                 .secrets
                 .get(&key.name)
                 .and_then(Option::as_ref);
-            let value =
-                object.and_then(|object| Some(text(&object.data.as_ref()?.get(&key.key)?.0)));
+            let value = object.and_then(|object| object.data.as_ref()?.get(&key.key));
+            let value = value.map(|value| String::from_utf8_lossy(&value.0));
             return self.found(value, "Secret", &key.name, &key.key, key.optional);
         }
         if let Some(source) = &source.file_key_ref {
-            return file::variable(&self.referred.files, source);
+            return file::variable(&self.referred.files, source).map(|value| value.map(Cow::Owned));
         }
         Err(EnvError::Source(name.to_owned()))
     }
@@ -342,12 +395,12 @@ impl Scope<'_> {
     /// A missing key is an error, unless it is optional.
     fn found(
         &self,
-        value: Option<String>,
+        value: Option<Cow<'a, str>>,
         kind: &'static str,
         name: &str,
         key: &str,
         optional: Option<bool>,
-    ) -> Result<Option<String>, EnvError> {
+    ) -> Result<Option<Cow<'a, str>>, EnvError> {
         if value.is_some() || optional.unwrap_or(false) {
             return Ok(value);
         }

@@ -166,3 +166,87 @@ fn an_object_is_optional_only_when_every_reference_says_so() {
     let found: Vec<_> = references(&container).collect();
     assert_eq!(found, [(Kind::ConfigMap, "x", false)]);
 }
+
+#[test]
+fn variables_are_such_as_a_program_can_be_given() {
+    let doubled: Vec<_> = (1..200)
+        .map(|at| {
+            let before = at - 1;
+            json!({"name": format!("V{at}"), "value": format!("$(V{before})$(V{before})")})
+        })
+        .collect();
+    let chain = [vec![json!({"name": "V0", "value": "12345678"})], doubled].concat();
+    // V14 and its name would have 131,076 bytes.
+    let error = environment(json!({"name": "c", "env": chain})).unwrap_err();
+    assert!(
+        matches!(&error, EnvError::Long(name) if name == "V14"),
+        "{error}"
+    );
+    assert!(environment(json!({"name": "c", "env": chain[..14]})).is_ok());
+    assert!(error.to_string().len() < 150, "{error}");
+
+    // Each may be passed, and not all.
+    let env = |count: usize| -> Vec<_> {
+        let long = |at| json!({"name": format!("W{at}"), "value": "$(V13)$(V12)"});
+        let more = (0..count).map(long);
+        chain[..14].iter().cloned().chain(more).collect()
+    };
+    assert!(environment(json!({"name": "c", "env": env(60)})).is_ok());
+    let error = environment(json!({"name": "c", "env": env(20_000)})).unwrap_err();
+    assert!(matches!(&error, EnvError::Most(_)), "{error}");
+}
+
+#[test]
+fn references_to_a_large_key_are_added_up_before_they_are_copied() {
+    let with = |bytes: usize, count: usize| {
+        let object: ConfigMap =
+            serde_json::from_value(json!({"data": {"k": "x".repeat(bytes)}})).unwrap();
+        let source = json!({"configMapKeyRef": {"name": "cm", "key": "k"}});
+        let env = (0..count).map(|at| json!({"name": format!("V{at}"), "valueFrom": source}));
+        let env: Vec<_> = env.collect();
+        let container: Container =
+            serde_json::from_value(json!({"name": "c", "env": env})).unwrap();
+        let referred = Referred {
+            config_maps: [("cm".into(), Some(Arc::new(object)))].into(),
+            ..Referred::default()
+        };
+        build(
+            &Pod::default(),
+            &container,
+            &NodeFacts::default(),
+            &referred,
+        )
+        .map(|list| list.len())
+        .map_err(|error| error.to_string())
+    };
+    assert_eq!(with(expand::LONGEST - "V0=".len(), 1), Ok(1));
+    assert_eq!(
+        with(expand::LONGEST, 1),
+        Err("environment variable \"V0\" is longer than the 131071 bytes that a program can be given at once".into())
+    );
+    assert_eq!(
+        with(100_000, 10_000),
+        Err("the environment has more than the 6291456 bytes that a program can be given, at variable \"V62\"".into())
+    );
+}
+
+#[test]
+fn a_long_value_that_another_takes_the_place_of_is_no_fault() {
+    let object: ConfigMap =
+        serde_json::from_value(json!({"data": {"K": "x".repeat(200_000)}})).unwrap();
+    let container: Container = serde_json::from_value(json!({"name": "c",
+        "envFrom": [{"configMapRef": {"name": "cm"}}], "env": [{"name": "K", "value": "short"}]}))
+    .unwrap();
+    let referred = Referred {
+        config_maps: [("cm".into(), Some(Arc::new(object)))].into(),
+        ..Referred::default()
+    };
+    let list = build(
+        &Pod::default(),
+        &container,
+        &NodeFacts::default(),
+        &referred,
+    )
+    .unwrap();
+    assert_eq!(list, [("K".to_owned(), "short".to_owned())]);
+}

@@ -7,7 +7,7 @@ use hanok_runtime::api::{ContainerConfig, ContainerId, Image, Mount, NamespaceMo
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::security;
-use crate::env::expand::expand;
+use crate::env::expand::{Variables, expand_words};
 use crate::pod::back_off::Step;
 use crate::pod::settings::Settings;
 use crate::pod::{labels, memory, resize, resources, spec};
@@ -70,26 +70,14 @@ pub fn config(from: Ingredients<'_>) -> Result<ContainerConfig, String> {
     };
     let mut security = security::security_context(pod, container, &context)?;
     security.pid = from.target.map(NamespaceMode::Target);
-    let expanded = |words: &Option<Vec<String>>| -> Vec<String> {
-        let lookup = |name: &str| {
-            from.envs
-                .iter()
-                .find(|(key, _)| key == name)
-                .map(|(_, value)| value.as_str())
-        };
-        words
-            .iter()
-            .flatten()
-            .map(|word| expand(word, lookup).into_owned())
-            .collect()
-    };
+    let (command, args) = words(container, &from.envs)?;
     Ok(ContainerConfig {
         name: container.name.clone(),
         attempt,
         image: image.id.clone(),
         image_reference: container.image.clone().unwrap_or_default(),
-        command: expanded(&container.command),
-        args: expanded(&container.args),
+        command,
+        args,
         working_dir: container.working_dir.clone().unwrap_or_default(),
         mounts: from.mounts,
         devices: Vec::new(),
@@ -106,6 +94,23 @@ pub fn config(from: Ingredients<'_>) -> Result<ContainerConfig, String> {
         annotations: annotations(pod, container, settings, attempt, from.back_off),
         envs: from.envs,
     })
+}
+
+/// The container's command and arguments, with its variables in them.
+fn words(
+    container: &Container,
+    envs: &[(String, String)],
+) -> Result<(Vec<String>, Vec<String>), String> {
+    let command = container.command.as_deref().unwrap_or_default();
+    let args = container.args.as_deref().unwrap_or_default();
+    let envs = envs
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()));
+    let variables = Variables::of(command.iter().chain(args), envs);
+    let expanded = |what, words: &[String]| {
+        expand_words(what, words, &variables).map_err(|error| error.to_string())
+    };
+    Ok((expanded("command", command)?, expanded("args", args)?))
 }
 
 /// The signal that the container is to be stopped by; empty for its image's.

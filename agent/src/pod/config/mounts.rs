@@ -5,9 +5,12 @@ use std::cell::RefCell;
 use hanok_runtime::api::{Mount, Propagation};
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
 
-use crate::env::expand::expand;
+use crate::env::expand::{TooLong, expand};
 use crate::sinks::MountedVolumes;
 use crate::volume::{holds_objects, is_pods_own, sub_path};
+
+/// Longest path that the kernel takes, bytes: PATH_MAX without the NUL behind it.
+const LONGEST_PATH: usize = 4095;
 
 /// Where the container's volumes go. The error is what the user reads.
 pub fn volume_mounts(
@@ -88,11 +91,14 @@ fn sub_path_of(mount: &VolumeMount, envs: &[(String, String)]) -> Result<Option<
                 }
                 found.map(|(_, value)| value.as_str())
             };
-            let path = expand(&text, lookup).into_owned();
+            let path = expand(&text, lookup, LONGEST_PATH);
             if let Some(name) = missing.take() {
                 return Err(format!("missing value for {name}"));
             }
-            Some(path).filter(|path| !path.is_empty())
+            let path = path.map_err(|TooLong| {
+                format!("the subPathExpr of volumeMount {:?} is longer than a path can be, {LONGEST_PATH} bytes", mount.name)
+            })?;
+            Some(path.into_owned()).filter(|path| !path.is_empty())
         }
     };
     match &path {

@@ -10,7 +10,7 @@ use super::super::back_off::go_duration;
 use super::super::command::{self, Ended};
 use super::super::http::{self, Get, dial};
 use super::grpc;
-use crate::env::expand::expand;
+use crate::env::expand::{Variables, expand_words};
 use hanok_runtime::service::chain;
 
 /// As the API's documentation has it.
@@ -49,7 +49,7 @@ impl Question {
     pub(super) fn new(probe: &Probe, container: &Container, ip: &str) -> Self {
         let ready = if let Some(exec) = &probe.exec {
             let command = exec.command.as_deref().unwrap_or_default();
-            Ok(Self::Exec(expanded(command, container)))
+            expanded(command, container).map(Self::Exec)
         } else if let Some(action) = &probe.http_get {
             Get::new(action, container, ip, USER_AGENT).map(|get| Self::Http(Box::new(get)))
         } else if let Some(action) = &probe.tcp_socket {
@@ -93,17 +93,12 @@ fn answer(result: Result<(), String>) -> Answer {
     }
 }
 
-/// The command with the container's variables in it.
-fn expanded(command: &[String], container: &Container) -> Vec<String> {
-    let lookup = |name: &str| {
-        let mut envs = container.env.iter().flatten();
-        let found = envs.rfind(|env| env.name == name)?;
-        Some(found.value.as_deref().unwrap_or_default())
-    };
-    let words = command.iter();
-    words
-        .map(|word| expand(word, lookup).into_owned())
-        .collect()
+/// The command with the container's variables in it, as they are written.
+fn expanded(command: &[String], container: &Container) -> Result<Vec<String>, String> {
+    let envs = container.env.iter().flatten();
+    let envs = envs.map(|env| (env.name.as_str(), env.value.as_deref().unwrap_or_default()));
+    let variables = Variables::of(command, envs);
+    expand_words("the command", command, &variables).map_err(|error| error.to_string())
 }
 
 async fn exec_answer(
