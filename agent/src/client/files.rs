@@ -8,13 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kube::config::{AuthInfo, Cluster, Context, Kubeconfig};
 use tokio::task::spawn_blocking;
 
-use super::{ApiServer, ClientError, config_message};
+use super::{ApiServer, ClientError, certificate, config_message};
+use crate::certificate::store;
 
 /// How often the files are looked at, as other clients of Kubernetes do.
 const LOOK: Duration = Duration::from_secs(300);
+/// The same once the certificate has expired, and nothing else can help.
+const LOOK_EXPIRED: Duration = Duration::from_secs(10);
 /// Fields of a user that are used as they were when the server was loaded.
 const LOADED: [(&str, &str); 6] = [
     ("token", "users[].user.token"),
@@ -36,6 +40,8 @@ pub struct Follower {
     known: Option<Found>,
     /// Fields whose change somebody has been told of.
     told: Vec<&'static str>,
+    /// The end of the certificate whose expiry somebody has been told of.
+    told_expired: Option<Timestamp>,
 }
 
 /// What the files hold: numbers that change with it.
@@ -44,6 +50,10 @@ struct Found {
     authority: u64,
     /// Certificate and key; none when they are the agent's own, which it renews and uses by itself.
     credentials: Option<u64>,
+    /// The agent's own certificate and key.
+    own: Option<u64>,
+    /// When the certificate expires.
+    not_after: Option<Timestamp>,
     /// What is not used before a restart, by the name of its field.
     loaded: BTreeMap<&'static str, u64>,
 }
@@ -74,13 +84,14 @@ impl Follower {
             identity,
             known: known.map(|(found, _)| found),
             told: Vec::new(),
+            told_expired: None,
         }
     }
 
     /// Uses what the files hold whenever that has changed. Does not return.
     pub async fn follow(mut self, server: ApiServer) {
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(self.pause(Timestamp::now())).await;
             let kubeconfig = self.kubeconfig.display().to_string();
             match self.look(&server).await {
                 Ok(change) => {
@@ -103,14 +114,35 @@ impl Follower {
         }
     }
 
+    /// The time to the next look. Of a certificate that has expired, somebody is told once.
+    fn pause(&mut self, now: Timestamp) -> Duration {
+        let Some(not_after) = self.known.as_ref().and_then(|known| known.not_after) else {
+            return LOOK;
+        };
+        let left = Duration::try_from(not_after.duration_since(now)).unwrap_or_default();
+        if left.is_zero() && self.told_expired.replace(not_after) != Some(not_after) {
+            tracing::error!(
+                kubeconfig = %self.kubeconfig.display(),
+                "the node's certificate has expired at {not_after}, and the API server refuses all requests: put another one in its place, or restart with --bootstrap-kubeconfig and a token to join anew"
+            );
+        }
+        left.clamp(LOOK_EXPIRED, LOOK)
+    }
+
     async fn look(&mut self, server: &ApiServer) -> Result<Change, ClientError> {
         let (found, identity) = find(&self.kubeconfig, &self.identity).await?;
-        let used = self.known.as_ref().is_none_or(|known| found.is_news(known));
+        let now = Timestamp::now();
+        let known = self.known.as_ref();
+        let used = known.is_none_or(|known| found.is_news(known, now));
         if used {
             server.renew(&self.kubeconfig, identity.as_deref()).await?;
         }
         let known = self.known.get_or_insert_with(|| found.clone());
-        (known.authority, known.credentials) = (found.authority, found.credentials);
+        let loaded = std::mem::take(&mut known.loaded);
+        *known = Found {
+            loaded,
+            ..found.clone()
+        };
         let mut unused = Vec::new();
         for (field, value) in &found.loaded {
             let changed = known.loaded.get(field).is_some_and(|known| known != value);
@@ -124,10 +156,13 @@ impl Follower {
 }
 
 impl Found {
-    /// Whether there is something to use that is not in use.
-    fn is_news(&self, known: &Self) -> bool {
+    /// Whether there is something to use that is not in use. A certificate of the agent's own that has expired it cannot
+    /// renew, so the one that takes its place is somebody else's.
+    fn is_news(&self, known: &Self, now: Timestamp) -> bool {
         let credentials = self.credentials.is_some() && self.credentials != known.credentials;
-        self.authority != known.authority || credentials
+        let expired = known.not_after.is_some_and(|not_after| not_after <= now);
+        let own = expired && self.own.is_some() && self.own != known.own;
+        self.authority != known.authority || credentials || own
     }
 }
 
@@ -139,7 +174,7 @@ async fn find(
     let (path, identity) = (kubeconfig.to_owned(), identity.clone());
     let read = spawn_blocking(move || {
         let identity = identity();
-        Ok((read(&path, identity.is_some())?, identity))
+        Ok((read(&path, identity.as_deref())?, identity))
     });
     read.await.unwrap_or_else(|error| {
         Err(ClientError {
@@ -150,7 +185,7 @@ async fn find(
 }
 
 /// Reads the files of the current context; those of the user only when the agent has no identity of its own.
-fn read(path: &Path, own_identity: bool) -> Result<Found, ClientError> {
+fn read(path: &Path, identity: Option<&Path>) -> Result<Found, ClientError> {
     let failed = |message: String| ClientError {
         path: path.to_owned(),
         message,
@@ -161,7 +196,7 @@ fn read(path: &Path, own_identity: bool) -> Result<Found, ClientError> {
     let mut loaded = BTreeMap::from([("clusters[].cluster.server", number(&cluster.server))]);
     // Secrets can be read only as they are written.
     let fields = serde_json::to_value(&user).map_err(|error| failed(error.to_string()))?;
-    if !own_identity {
+    if identity.is_none() {
         let numbers = LOADED.map(|(key, field)| (field, number(&fields.get(key))));
         loaded.extend(numbers);
     }
@@ -174,9 +209,19 @@ fn read(path: &Path, own_identity: bool) -> Result<Found, ClientError> {
         content(&user.client_certificate_data, &user.client_certificate),
         content(&key_data.map(str::to_owned), &user.client_key),
     );
+    let own = identity.and_then(|path| std::fs::read(path).ok());
+    let certificate = match identity {
+        Some(_) => own.clone(),
+        None => certificate(&user),
+    };
     Ok(Found {
         authority: number(&authority),
-        credentials: (!own_identity).then(|| number(&credentials)),
+        credentials: identity.is_none().then(|| number(&credentials)),
+        own: own.map(|own| number(&own)),
+        not_after: certificate
+            .as_deref()
+            .and_then(store::facts)
+            .map(|facts| facts.not_after),
         loaded,
     })
 }
@@ -212,104 +257,4 @@ fn number(of: &impl Hash) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A certificate with its key, PEM.
-    fn pair() -> (String, String) {
-        let made = rcgen::generate_simple_self_signed(["node".to_owned()]).unwrap();
-        (made.cert.pem(), made.signing_key.serialize_pem())
-    }
-
-    const KUBECONFIG: &str = "current-context: c\n\
-        contexts: [{name: c, context: {cluster: k, user: u}}]\n\
-        clusters: [{name: k, cluster: {server: 'https://127.0.0.1:1', certificate-authority: ca.pem}}]\n\
-        users: [{name: u, user: {client-certificate: node.pem, client-key: node.key}}]\n";
-
-    /// A directory with a kubeconfig and its files, and the path of the kubeconfig.
-    fn files() -> (tempfile::TempDir, PathBuf) {
-        let dir = tempfile::tempdir().unwrap();
-        let (certificate, key) = pair();
-        for (name, text) in [
-            ("node.kubeconfig", KUBECONFIG),
-            ("ca.pem", &certificate),
-            ("node.pem", &certificate),
-            ("node.key", &key),
-        ] {
-            put(&dir, name, text);
-        }
-        let path = dir.path().join("node.kubeconfig");
-        (dir, path)
-    }
-
-    fn put(dir: &tempfile::TempDir, name: &str, text: &str) {
-        std::fs::write(dir.path().join(name), text).unwrap();
-    }
-
-    fn change(used: bool, unused: &[&'static str]) -> Change {
-        let unused = unused.to_vec();
-        Change { used, unused }
-    }
-
-    #[tokio::test]
-    async fn credentials_that_change_on_disk_are_used_once_they_are_whole() {
-        let (dir, path) = files();
-        let mut follower = Follower::new(path.clone(), Arc::new(|| None)).await;
-        let server = super::super::load(&path, None).await.unwrap();
-        let mut used = async || follower.look(&server).await.map(|change| change.used);
-        assert!(!used().await.unwrap());
-        let (certificate, key) = pair();
-        put(&dir, "node.pem", &certificate);
-        assert!(used().await.is_err(), "with the key of another one");
-        put(&dir, "node.key", &key);
-        assert!(used().await.unwrap());
-        assert!(!used().await.unwrap());
-        put(&dir, "ca.pem", &pair().0);
-        assert!(used().await.unwrap());
-        std::fs::remove_file(&path).unwrap();
-        assert!(used().await.is_err());
-    }
-
-    #[tokio::test]
-    async fn another_server_or_token_is_told_of_once_and_not_called_used() {
-        let (dir, path) = files();
-        let mut follower = Follower::new(path.clone(), Arc::new(|| None)).await;
-        let server = super::super::load(&path, None).await.unwrap();
-        let moved = KUBECONFIG.replace("127.0.0.1:1", "127.0.0.1:2");
-        put(&dir, "node.kubeconfig", &moved);
-        let (told, nothing) = (
-            change(false, &["clusters[].cluster.server"]),
-            change(false, &[]),
-        );
-        assert_eq!(follower.look(&server).await.unwrap(), told);
-        assert_eq!(follower.look(&server).await.unwrap(), nothing);
-        let with_token = moved.replace("{client-certificate", "{token: t, client-certificate");
-        put(&dir, "node.kubeconfig", &with_token);
-        let told = change(false, &["users[].user.token"]);
-        assert_eq!(follower.look(&server).await.unwrap(), told);
-        put(&dir, "node.kubeconfig", "");
-        assert!(follower.look(&server).await.is_err());
-    }
-
-    #[tokio::test]
-    async fn what_the_agent_renews_by_itself_is_not_followed_but_the_authority_is() {
-        let (dir, path) = files();
-        let own = dir.path().join("own.pem");
-        let renew = || std::fs::write(&own, [pair().0, pair().1].concat()).unwrap();
-        let identity = own.clone();
-        let identity = move || identity.exists().then(|| identity.clone());
-        let mut follower = Follower::new(path.clone(), Arc::new(identity)).await;
-        let server = super::super::load(&path, None).await.unwrap();
-        for _ in 0..2 {
-            renew();
-            assert_eq!(follower.look(&server).await.unwrap(), change(false, &[]));
-        }
-        let (certificate, key) = pair();
-        std::fs::write(&own, [certificate, key].concat()).unwrap();
-        put(&dir, "ca.pem", &pair().0);
-        assert_eq!(follower.look(&server).await.unwrap(), change(true, &[]));
-        std::fs::remove_file(&own).unwrap();
-        let given = follower.look(&server).await.unwrap();
-        assert_eq!(given, change(true, &[]), "the kubeconfig's counts again");
-    }
-}
+mod tests;

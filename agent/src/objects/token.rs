@@ -1,22 +1,26 @@
 //! Tokens of pods' service accounts: bound to the pod, kept until 80 % of their life is over.
+//!
+//! The time that a token lives counts from when it was asked for, by whichever clock is ahead: that of the wall, which
+//! somebody may set, and which may differ from the server's; and the machine's own, which stands still while it sleeps.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hanok_runtime::api::PodUid;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1 as auth;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::Api;
 use kube::api::PostParams;
+use tokio::time::Instant;
 
 use crate::back_off::BackOff;
 use crate::client::{ApiServer, message};
 use crate::sinks::{ObjectError, Token, TokenRequest};
 
 /// A token is renewed after a day even when it lives longer.
-const LONGEST_USE: SignedDuration = SignedDuration::from_hours(24);
+const LONGEST_USE: Duration = Duration::from_secs(24 * 3600);
 
 /// Waits between tries of a pod that the server does not know yet, or not to be ours, and how many there are.
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
@@ -43,7 +47,37 @@ struct Key {
 #[derive(Debug, Clone)]
 struct Kept {
     token: Token,
-    renew_at: Timestamp,
+    renewal: Renewal,
+}
+
+/// When a token is renewed.
+#[derive(Debug, Clone, Copy)]
+struct Renewal {
+    asked: (Timestamp, Instant),
+    after: Duration,
+}
+
+impl Renewal {
+    /// After 80 % of the token's life, and after a day at the latest. The life that the server names counts; when the
+    /// token is to expire sooner by this machine's clock, that does.
+    fn new(asked: (Timestamp, Instant), expires_at: Timestamp, named: Option<i64>) -> Self {
+        let named = named.filter(|seconds| *seconds > 0);
+        let named = named.map(|seconds| Duration::from_secs(seconds.unsigned_abs()));
+        let shown = Duration::try_from(expires_at.duration_since(asked.0)).ok();
+        let life = match (named, shown) {
+            (Some(named), Some(shown)) if !shown.is_zero() => named.min(shown),
+            (Some(named), _) => named,
+            (None, shown) => shown.unwrap_or_default(),
+        };
+        let after = (life / 5 * 4).min(LONGEST_USE);
+        Self { asked, after }
+    }
+
+    fn is_due(&self, now: (Timestamp, Instant)) -> bool {
+        let by_wall = Duration::try_from(now.0.duration_since(self.asked.0)).unwrap_or_default();
+        let own = now.1.saturating_duration_since(self.asked.1);
+        by_wall.max(own) >= self.after
+    }
 }
 
 /// Tokens by pod and audience. Callers that ask at once for the same one share one request.
@@ -93,21 +127,25 @@ impl Tokens {
         request: &TokenRequest,
         kept: &mut Option<Kept>,
     ) -> Result<Token, ObjectError> {
-        let now = Timestamp::now();
-        if let Some(kept) = kept.as_ref().filter(|kept| now < kept.renew_at) {
+        let now = (Timestamp::now(), Instant::now());
+        if let Some(kept) = kept.as_ref().filter(|kept| !kept.renewal.is_due(now)) {
             return Ok(kept.token.clone());
         }
         match self.ask_again(request, now).await {
             Ok(fresh) => Ok(kept.insert(fresh).token.clone()),
             Err(error) => {
                 let old = kept.as_ref().map(|kept| kept.token.clone());
-                old.filter(|token| now < token.expires_at).ok_or(error)
+                old.filter(|token| now.0 < token.expires_at).ok_or(error)
             }
         }
     }
 
     /// Asks, and again a little later when the server does not know yet that the pod is ours.
-    async fn ask_again(&self, request: &TokenRequest, now: Timestamp) -> Result<Kept, ObjectError> {
+    async fn ask_again(
+        &self,
+        request: &TokenRequest,
+        now: (Timestamp, Instant),
+    ) -> Result<Kept, ObjectError> {
         let mut back_off = BackOff::new(RETRY.0, RETRY.1);
         loop {
             match self.ask(request, now).await {
@@ -123,7 +161,11 @@ impl Tokens {
     }
 
     /// Asks the API server for a token.
-    async fn ask(&self, request: &TokenRequest, now: Timestamp) -> Result<Kept, Refused> {
+    async fn ask(
+        &self,
+        request: &TokenRequest,
+        now: (Timestamp, Instant),
+    ) -> Result<Kept, Refused> {
         let pod = &request.pod;
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let account = pod
@@ -156,6 +198,10 @@ impl Tokens {
                 false => Refused::Otherwise(message),
             }
         })?;
+        let named = answer
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.expiration_seconds);
         let (token, expires_at) = answer
             .status
             .and_then(|status| Some((status.token?, status.expiration_timestamp?.0)))
@@ -164,7 +210,7 @@ impl Tokens {
                 Refused::Otherwise(message.into())
             })?;
         Ok(Kept {
-            renew_at: renewal(now, expires_at),
+            renewal: Renewal::new(now, expires_at, named),
             token: Token { token, expires_at },
         })
     }
@@ -197,15 +243,10 @@ fn is_perhaps_not_yet(error: &kube::Error) -> bool {
     }
 }
 
-/// After 80 % of the token's life, and after a day at the latest.
-fn renewal(now: Timestamp, expires_at: Timestamp) -> Timestamp {
-    let life = expires_at.duration_since(now);
-    let wait = (life / 5 * 4).min(LONGEST_USE).max(SignedDuration::ZERO);
-    now.checked_add(wait).unwrap_or(expires_at)
-}
-
 #[cfg(test)]
 mod tests {
+    use jiff::SignedDuration;
+
     use super::*;
 
     #[test]
@@ -232,9 +273,47 @@ mod tests {
     #[test]
     fn a_token_is_renewed_at_four_fifths_of_its_life_and_after_a_day_at_the_latest() {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        for (life, wait) in [(3600, 2880), (600, 480), (10 * 86_400, 86_400), (-5, 0)] {
-            let at = renewal(now, now + SignedDuration::from_secs(life));
-            assert_eq!(at, now + SignedDuration::from_secs(wait), "{life}");
+        let asked = (now, Instant::now());
+        // The life that the server names, what this machine's clock makes of it, and the time to the renewal.
+        for (named, shown, wait) in [
+            (None, 3600, 2880),
+            (None, 600, 480),
+            (None, 10 * 86_400, 86_400),
+            (None, -5, 0),
+            (Some(3607), 3607, 2885),
+            // The clock is an hour behind the server's, and then an hour ahead.
+            (Some(3600), 7200, 2880),
+            (Some(3600), 0, 2880),
+            (Some(3600), -600, 2880),
+            (Some(3600), 1200, 960),
+            (Some(-1), 600, 480),
+        ] {
+            let renewal = Renewal::new(asked, now + SignedDuration::from_secs(shown), named);
+            assert_eq!(renewal.after.as_secs(), wait, "{named:?} {shown}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_keeps_no_token_longer() {
+        let wall: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let own = Instant::now();
+        let expires_at = wall + SignedDuration::from_secs(1000);
+        let renewal = Renewal::new((wall, own), expires_at, Some(1000));
+        // Seconds by which the clocks have gone on.
+        for (by_wall, by_own, due) in [
+            (799, 799, false),
+            (800, 800, true),
+            // Set back by an hour; set forward; and the machine has slept.
+            (799 - 3600, 799, false),
+            (800 - 3600, 800, true),
+            (3600, 10, true),
+            (900, 100, true),
+        ] {
+            let now = (
+                wall + SignedDuration::from_secs(by_wall),
+                own + Duration::from_secs(by_own),
+            );
+            assert_eq!(renewal.is_due(now), due, "{by_wall} {by_own}");
         }
     }
 }
