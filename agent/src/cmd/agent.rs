@@ -38,6 +38,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     logging::start(options.flags.verbosity.unwrap_or(0), &timeline);
     // From now on a signal ends the agent in order.
     let stop = stop_at_signal()?;
+    let watchdog = notify::Watchdog::start();
     let settings = config::load(&options.flags, &this_machine()?)?;
     if !settings.without_effect.is_empty() {
         tracing::warn!(
@@ -47,8 +48,8 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     }
     checks::check(&settings)?;
     match settings.cluster.clone() {
-        Some(cluster) => cluster::run(settings, cluster, timeline, stop).await,
-        None => standalone::run(settings, timeline, stop).await,
+        Some(cluster) => cluster::run(settings, cluster, timeline, watchdog, stop).await,
+        None => standalone::run(settings, timeline, watchdog, stop).await,
     }
 }
 

@@ -1,11 +1,13 @@
 //! The pods of this node as others may see them: each worker writes its own entry, anybody reads.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use hanok_runtime::api::PodUid;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::spec;
 use crate::sinks::{PodDirectory, PodEntry};
@@ -25,9 +27,31 @@ pub struct Pods {
     entries: Arc<RwLock<BTreeMap<PodUid, Entry>>>,
     /// Rung when a pod's containers have all ended for good.
     over: Arc<Notify>,
+    /// When the owner of the set has last turned to its work.
+    turned: Arc<Mutex<Option<Instant>>>,
 }
 
+/// The owner of the set turns to its work at least once a minute, and never waits for anybody long.
+const LATE: Duration = Duration::from_secs(150);
+
 impl Pods {
+    /// Whether the owner of the set does its work; else what is wrong.
+    pub fn health(&self) -> Result<(), String> {
+        let turned = *self.turned.lock().unwrap_or_else(PoisonError::into_inner);
+        match turned.map(|turned| turned.elapsed()) {
+            Some(ago) if ago > LATE => Err(format!(
+                "the owner of the pods was last at work {} s ago",
+                ago.as_secs()
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The owner of the set is at work.
+    pub(crate) fn owner_turns(&self) {
+        *self.turned.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
     /// Something that the pod depends on may have changed: its worker looks.
     pub fn ring(&self, uid: &PodUid) {
         if let Some(entry) = self.read().get(uid) {

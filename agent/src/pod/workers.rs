@@ -108,6 +108,7 @@ impl Workers {
         }
         house::make_cgroups(&self.deps, self.upper_cgroups()).await;
         loop {
+            self.pods.owner_turns();
             // In this order, so that the same world always takes the same course.
             tokio::select! {
                 biased;

@@ -10,7 +10,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::node::{Node, Outside, UPDATES};
-use super::{checks, notify, parts};
+use super::notify::{self, Watchdog};
+use super::{checks, parts};
 use crate::assembly::NodeNetwork;
 use crate::certificate::bootstrap::bootstrap;
 use crate::certificate::{Kind, renewal};
@@ -36,6 +37,7 @@ pub(super) async fn run(
     settings: Settings,
     cluster: Cluster,
     timeline: Timeline,
+    watchdog: Watchdog,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let kubeconfig = &cluster.kubeconfig;
@@ -54,7 +56,7 @@ pub(super) async fn run(
     let server = client::load(kubeconfig, parts::identity(&settings).as_deref()).await?;
     checks::certificate_is_ours(&settings, kubeconfig, &server)?;
     let ips = parts::addresses_towards(&settings, kubeconfig, &server).await?;
-    let node = Node::open(settings, ips, timeline).await?;
+    let node = Node::open(settings, ips, timeline, watchdog).await?;
     let agent = Agent::new(node, cluster, server);
     tokio::spawn(credentials.follow(agent.server.clone()));
     agent.run(stop).await

@@ -11,7 +11,8 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::{notify, parts};
+use super::notify::{self, Watchdog};
+use super::parts;
 use crate::assembly::Assembled;
 use crate::client::ApiServer;
 use crate::config::Settings;
@@ -34,6 +35,7 @@ pub(super) struct Node {
     pub(super) facts: Arc<Facts>,
     pub(super) assembled: Assembled,
     timeline: Timeline,
+    watchdog: Watchdog,
     /// What belongs to no pod of this agent is removed from the directories that these lock.
     _claimed: [File; 2],
 }
@@ -56,6 +58,7 @@ impl Node {
         settings: Settings,
         ips: Vec<IpAddr>,
         timeline: Timeline,
+        watchdog: Watchdog,
     ) -> anyhow::Result<Self> {
         let mut facts = parts::facts(&settings, ips);
         let _claimed = [
@@ -78,6 +81,7 @@ impl Node {
             facts: Arc::new(facts),
             assembled,
             timeline,
+            watchdog,
             _claimed,
         })
     }
@@ -110,6 +114,7 @@ impl Node {
 
     /// The kubelet API; it listens and does not serve yet.
     pub(super) fn bind(&self, pods: Pods, reviewer: Arc<dyn Reviewer>) -> anyhow::Result<Server> {
+        self.watchdog.look_at(pods.clone());
         let deps = parts::server_deps(&self.settings, &self.assembled, pods, reviewer);
         Ok(Server::bind(self.server_config(), deps)?)
     }

@@ -296,12 +296,13 @@ pub(super) fn server_deps(
     pods: Pods,
     reviewer: Arc<dyn Reviewer>,
 ) -> server::Deps {
+    let owner = pods.clone();
     server::Deps {
         runtime: assembled.embedded.runtime.clone(),
         stats: Arc::new(stats(settings, assembled)),
         pods: Arc::new(pods),
         reviewer,
-        health: Arc::new(|| Ok(())),
+        health: Arc::new(move || owner.health()),
         configz: serde_json::to_value(&settings.kubelet).unwrap_or_default(),
     }
 }

@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::node::{Node, Outside, UPDATES};
+use super::notify::Watchdog;
 use super::parts;
 use crate::alone::{LogEvents, NoReviewer, NoStatuses};
 use crate::assembly::NodeNetwork;
@@ -22,10 +23,11 @@ use crate::timeline::Timeline;
 pub(super) async fn run(
     settings: Settings,
     timeline: Timeline,
+    watchdog: Watchdog,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let ips = parts::own_addresses(&settings);
-    let node = Node::open(settings, ips, timeline).await?;
+    let node = Node::open(settings, ips, timeline, watchdog).await?;
     let sources = parts::sources(&node.settings)?;
     let (updates, desired) = mpsc::channel(UPDATES);
     // Nobody ever sends: pods are judged by what the agent itself knows of the node.
