@@ -23,6 +23,9 @@ const OWN: &str = "/proc/thread-self/ns/net";
 /// Where namespaces are pinned when nobody says otherwise.
 pub const DEFAULT_DIR: &str = "/run/netns";
 
+/// `NSFS_MAGIC` of linux/magic.h.
+const NSFS_MAGIC: nix::sys::statfs::FsType = nix::sys::statfs::FsType(0x6e73_6673);
+
 /// Most mounts that removal peels off one path.
 const MAX_STACKED: usize = 16;
 
@@ -73,6 +76,14 @@ pub async fn remove(path: &Path) -> Result<(), NetnsError> {
         .map_err(|e| failed("remove", path)(io::Error::other(e)))?
 }
 
+/// Whether a namespace is pinned at `path`. One that cannot be looked at counts as pinned.
+pub fn is_pinned(path: &Path) -> bool {
+    match nix::sys::statfs::statfs(path) {
+        Ok(stat) => stat.filesystem_type() == NSFS_MAGIC,
+        Err(error) => !matches!(error, Errno::ENOENT | Errno::ENOTDIR),
+    }
+}
+
 /// Every `cni-…` file of a directory, pinned or not. A missing directory is empty.
 pub fn list(dir: &Path) -> Result<Vec<PathBuf>, NetnsError> {
     let entries = match fs::read_dir(dir) {
@@ -112,8 +123,6 @@ where
 
 /// Opens a pinned namespace, and makes sure that it is one and not the file that a reboot left.
 pub(crate) fn open(path: &Path) -> Result<File, NetnsError> {
-    /// `NSFS_MAGIC` of linux/magic.h.
-    const NSFS_MAGIC: nix::sys::statfs::FsType = nix::sys::statfs::FsType(0x6e73_6673);
     let file = File::open(path).map_err(failed("open", path))?;
     let stat = nix::sys::statfs::fstatfs(&file).map_err(|e| failed("stat", path)(e.into()))?;
     if stat.filesystem_type() != NSFS_MAGIC {

@@ -10,14 +10,17 @@ use tokio_util::sync::CancellationToken;
 use super::chain;
 use super::registry::Registry;
 use super::users::UserSupport;
-use crate::api::{ContainerId, Error, NamespaceMode, PodSandboxConfig, PodUid, Result, SandboxId};
+use crate::api::{
+    ContainerId, Error, NamespaceMode, PodSandbox, PodSandboxConfig, PodUid, Result, SandboxId,
+    SandboxState,
+};
 use crate::cgroup::{self, Cgroups, Warmth};
 use crate::container::rootfs::RootfsSource;
 use crate::lsm::app_armor::AppArmor;
 use crate::lsm::selinux::{self, Selinux};
 use crate::oom::OomWatcher;
 use crate::sandbox::network::PodNetwork;
-use crate::sandbox::{SandboxController, SandboxRecord};
+use crate::sandbox::{Sandbox, SandboxController, SandboxRecord};
 use crate::seccomp::Filters;
 use crate::stats::disk::DiskCache;
 
@@ -83,6 +86,19 @@ pub(crate) struct Host {
 }
 
 impl Core {
+    /// A sandbox as list and status give it. One whose network namespace somebody has unpinned is not ready: its containers
+    /// may still use it, and nobody else can get there any more.
+    pub(crate) fn view(&self, sandbox: &Sandbox) -> PodSandbox {
+        let mut view = sandbox.view();
+        if view.state == SandboxState::Ready {
+            let netns = sandbox.with_record(|record| record.netns.clone());
+            if netns.is_some_and(|netns| !self.network.is_pinned(&netns)) {
+                view.state = SandboxState::NotReady;
+            }
+        }
+        view
+    }
+
     pub(crate) fn controller(&self, handler: &str) -> Result<Arc<dyn SandboxController>> {
         self.controllers
             .get(handler)

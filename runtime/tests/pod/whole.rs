@@ -10,7 +10,7 @@ use std::time::Duration;
 use hanok_cni::{BuiltIn, Config, Options, Source};
 use hanok_runtime::api::{
     ContainerConfig, ContainerState, NamespaceMode, PodSandbox, PodSandboxConfig, PodUid,
-    RuntimeService, StatsDetail,
+    RuntimeService, SandboxState, StatsDetail,
 };
 use hanok_runtime::cgroup::DriverKind;
 use hanok_runtime::container::rootfs::RootfsSource;
@@ -161,6 +161,7 @@ fn root_pods_reach_each_other_by_address_and_leave_no_lease() {
         assert_eq!(leases(base), 2);
 
         let runtime = over_a_torn_record(runtime, base, image, open).await;
+        assert_unpinned_is_not_ready(&runtime, base).await;
         for sandbox in [&server, &client] {
             runtime.remove_pod_sandbox(&sandbox.id).await.unwrap();
             runtime
@@ -182,6 +183,31 @@ fn root_pods_reach_each_other_by_address_and_leave_no_lease() {
         drop(runtime);
         crate::rig::remove_cgroup_roots(&name);
     });
+}
+
+/// A sandbox whose network namespace somebody has unmounted, or whose file is gone too, is not ready, and goes as others do.
+async fn assert_unpinned_is_not_ready(runtime: &Runtime, base: &Path) {
+    let before = entries(&base.join("netns"));
+    let lost = runtime.run_pod_sandbox(pod(base, "lost")).await.unwrap();
+    let pinned = entries(&base.join("netns"));
+    let pinned = pinned.iter().find(|name| !before.contains(name)).unwrap();
+    let netns = base.join("netns").join(pinned);
+    let state = async || {
+        let view = runtime.pod_view(&lost.config.uid).await.unwrap();
+        view.sandboxes[0].state
+    };
+    assert_eq!(state().await, SandboxState::Ready);
+    rustix::mount::unmount(&netns, rustix::mount::UnmountFlags::DETACH).unwrap();
+    assert_eq!(state().await, SandboxState::NotReady);
+    fs::remove_file(&netns).unwrap();
+    let list = runtime.list_pod_sandboxes().await.unwrap();
+    let ready = list.iter().filter(|one| one.state == SandboxState::Ready);
+    assert_eq!((list.len(), ready.count()), (3, 2));
+    runtime.stop_pod_sandbox(&lost.id).await.unwrap();
+    runtime.remove_pod_sandbox(&lost.id).await.unwrap();
+    let cgroup = &lost.config.cgroup_parent;
+    runtime.remove_cgroup(cgroup).await.unwrap();
+    assert_eq!((leases(base), entries(&base.join("netns")).len()), (2, 2));
 }
 
 /// What goes through pods' interfaces is counted.
