@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::OwnedMutexGuard;
+use tokio_util::sync::CancellationToken;
 
 use crate::attachment::Attachment;
 use crate::cache::Cache;
@@ -109,12 +110,22 @@ impl Runner {
     /// ADD: attaches a container whose network namespace exists. After a failure nothing is left, and
     /// when undoing failed too, [`Runner::del`] and [`Runner::garbage_collect`] still know of it.
     pub async fn add(&self, attachment: &Attachment) -> Result<AddResult, RunnerError> {
+        self.add_until(attachment, &CancellationToken::new()).await
+    }
+
+    /// The same. A plugin's program that runs when `given_up` ends is killed, and those before it are undone.
+    pub async fn add_until(
+        &self,
+        attachment: &Attachment,
+        given_up: &CancellationToken,
+    ) -> Result<AddResult, RunnerError> {
         attachment.validate()?;
         let span = tracing::info_span!("cni.add", container = attachment.id);
         let (inner, attachment) = (Arc::clone(&self.inner), attachment.clone());
+        let given_up = given_up.clone();
         self.run(span, async move {
             let _lock = inner.lock(&attachment.id).await;
-            inner.add(attachment).await
+            inner.add(attachment, &given_up).await
         })
         .await
     }

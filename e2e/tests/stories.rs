@@ -23,6 +23,8 @@ mod isolation;
 mod joining;
 #[path = "stories/logs_and_exec.rs"]
 mod logs_and_exec;
+#[path = "stories/lost.rs"]
+mod lost;
 #[path = "stories/many.rs"]
 mod many;
 #[path = "stories/probes.rs"]
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
         volumes::stories(),
         usage::stories(),
         isolation::stories(),
+        lost::stories(),
         many::stories(),
         admission::stories(),
         taints::stories(),

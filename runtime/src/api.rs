@@ -15,6 +15,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
 
 pub use stats::{
     CgroupStats, ContainerStats, CpuStats, DiskUsage, InterfaceStats, IoStats, MemoryStats,
@@ -546,6 +547,16 @@ pub trait ExecProcess: Send + Sync {
 pub trait RuntimeService: Send + Sync + 'static {
     /// Makes the network, then the sandbox, and starts it. Undoes all of it on failure. Its steps are spans.
     async fn run_pod_sandbox(&self, config: PodSandboxConfig) -> Result<PodSandbox>;
+    /// The same. What may take long, a program of a network, is not waited for when `given_up` ends: then all is undone,
+    /// and it fails.
+    async fn run_pod_sandbox_until(
+        &self,
+        config: PodSandboxConfig,
+        given_up: CancellationToken,
+    ) -> Result<PodSandbox> {
+        drop(given_up);
+        self.run_pod_sandbox(config).await
+    }
     /// Kills every process of the sandbox and tears the network down. Safe to repeat; NotFound is success.
     async fn stop_pod_sandbox(&self, id: &SandboxId) -> Result<()>;
     /// Stops, then removes containers, directories and cgroups. Safe to repeat; NotFound is success.
@@ -691,6 +702,12 @@ pub trait ImageService: Send + Sync + 'static {
     async fn list_images(&self) -> Result<Vec<Image>>;
     /// Removes a reference, and the image with its layers when it was the last one. Absent is success.
     async fn remove_image(&self, reference: &str) -> Result<()>;
+    /// Unpacks what of an image (by id) is not unpacked yet, which may take long, so that a container is made from it at
+    /// once. Cancelled by dropping every caller's future.
+    async fn unpack_image(&self, id: &str) -> Result<()> {
+        let _ = id;
+        Ok(())
+    }
     /// Mounts the files of an image (by id), read-only, on a directory of the node, which is made. A directory that has
     /// one keeps it. The image's layers stay until [`ImageService::unmount_images`].
     async fn mount_image(&self, id: &str, target: &Path) -> Result<()> {

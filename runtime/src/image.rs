@@ -91,7 +91,7 @@ pub(crate) struct Core {
     permits: Semaphore,
     gc_pending: AtomicBool,
     /// Held by whoever mounts or unmounts an image.
-    mounting: tokio::sync::Mutex<()>,
+    mounting: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Core {
@@ -133,7 +133,7 @@ impl Images {
             layers: Flights::default(),
             permits: Semaphore::new(PARALLEL_LAYERS),
             gc_pending: AtomicBool::new(false),
-            mounting: tokio::sync::Mutex::new(()),
+            mounting: Arc::default(),
         };
         Ok(Self {
             core: Arc::new(core),
@@ -240,6 +240,10 @@ impl ImageService for Images {
         let reference = reference.to_owned();
         self.query(move |core| remove(core, &reference)).await?;
         Ok(gc::collect(&self.core).await?)
+    }
+
+    async fn unpack_image(&self, id: &str) -> api::Result<()> {
+        Ok(self.unpack(id).await?)
     }
 
     async fn mount_image(&self, id: &str, target: &Path) -> api::Result<()> {

@@ -151,8 +151,17 @@ impl Drop for Runtime {
 #[async_trait]
 impl RuntimeService for Runtime {
     async fn run_pod_sandbox(&self, config: PodSandboxConfig) -> Result<PodSandbox> {
+        self.run_pod_sandbox_until(config, CancellationToken::new())
+            .await
+    }
+
+    async fn run_pod_sandbox_until(
+        &self,
+        config: PodSandboxConfig,
+        given_up: CancellationToken,
+    ) -> Result<PodSandbox> {
         let core = self.core.clone();
-        self.detached(async move { run::run(&core, config).await })
+        self.detached(async move { run::run(&core, config, &given_up).await })
             .await
     }
 
@@ -174,7 +183,7 @@ impl RuntimeService for Runtime {
                 .registry
                 .sandboxes()
                 .iter()
-                .map(|sandbox| sandbox.view()),
+                .map(|sandbox| self.core.view(sandbox)),
         ))
     }
 
@@ -218,8 +227,9 @@ impl RuntimeService for Runtime {
 
     async fn pod_view(&self, pod: &PodUid) -> Result<PodView> {
         let (sandboxes, containers) = self.core.registry.pod(pod);
+        let seen = sandboxes.iter().map(|sandbox| self.core.view(sandbox));
         Ok(PodView {
-            sandboxes: newest_first(sandboxes.iter().map(|sandbox| sandbox.view())),
+            sandboxes: newest_first(seen),
             containers: newest_first(containers.iter().map(|container| container.view())),
         })
     }

@@ -331,12 +331,14 @@ fn start(inputs: &Inputs<'_>, container: &Container, actions: &mut PodActions) {
         };
         back_off::pause(&runs, back_off::key(container), inputs.back_off_cap)
     });
-    if let Some((until, delay)) = pause.until.filter(|(until, _)| inputs.now < *until) {
+    if let Some((ended, delay)) = pause.since
+        && back_off::is_within(inputs.now, ended, delay)
+    {
         actions.crash_loops.push(CrashLoop {
             name: container.name.clone(),
             delay,
         });
-        wait_until(actions, until);
+        wait_until(actions, back_off::after(ended, delay));
         return;
     }
     actions.start.push(Start {

@@ -93,8 +93,8 @@ pub enum Runs<'a> {
 /// The pause before a container's next run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pause {
-    /// Not before then, and how long the pause is; none for at once.
-    pub until: Option<(Timestamp, Duration)>,
+    /// When it began, and how long it is; none for at once.
+    pub since: Option<(Timestamp, Duration)>,
     /// What stands after the next run.
     pub next: Option<Step>,
 }
@@ -109,7 +109,7 @@ pub fn pause(runs: &Runs<'_>, key: u64, cap: Duration) -> Pause {
         Runs::Ended(last) => (last, false),
         Runs::Stopped { last, before: None } => {
             return Pause {
-                until: None,
+                since: None,
                 next: Step::of(last).filter(|step| step.key == key),
             };
         }
@@ -123,9 +123,9 @@ pub fn pause(runs: &Runs<'_>, key: u64, cap: Duration) -> Pause {
         false => (standing(last, key), end(last)),
     };
     Pause {
-        until: standing
+        since: standing
             .zip(ended)
-            .map(|(delay, ended)| (after(timestamp(ended), delay), delay)),
+            .map(|(delay, ended)| (timestamp(ended), delay)),
         next: Some(Step {
             delay: next(standing, cap),
             key,
@@ -178,7 +178,8 @@ pub struct PullBackOff {
 impl PullBackOff {
     /// The failure that keeps the image from being tried at `now`.
     pub fn in_back_off(&self, image: &str, now: Timestamp) -> Option<&FailedPull> {
-        self.failed.get(image).filter(|failed| now < failed.until())
+        let failed = self.failed.get(image);
+        failed.filter(|failed| is_within(now, failed.at, failed.delay))
     }
 
     /// The last failure of this image.
@@ -206,6 +207,12 @@ impl PullBackOff {
     pub fn succeeded(&mut self, image: &str) {
         self.failed.remove(image);
     }
+}
+
+/// Whether a pause that began at that time lasts at `now`. A clock that was set back shows a time before its beginning,
+/// and says nothing of how long that is ago; a pause must not become hours by it.
+pub fn is_within(now: Timestamp, began: Timestamp, delay: Duration) -> bool {
+    began <= now && now < after(began, delay)
 }
 
 /// `time + delay`, saturating.
@@ -328,9 +335,9 @@ mod tests {
             };
             let pause = pause(&runs, 9, CAP);
             let ended = after(sample::now(), Duration::from_secs(now + length));
-            let wait = pause
-                .until
-                .map_or(0, |(until, _)| until.duration_since(ended).as_secs());
+            let wait = pause.since.map_or(0, |(since, delay)| {
+                after(since, delay).duration_since(ended).as_secs()
+            });
             pauses.push(u64::try_from(wait).expect("not before its end"));
             now += length + pauses[pauses.len() - 1];
             step = pause.next;

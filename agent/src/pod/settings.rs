@@ -216,9 +216,25 @@ impl Admission for NodeView {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Clock {
     start: Option<(Timestamp, Instant)>,
+    /// Seconds by which somebody has set it.
+    #[cfg(test)]
+    set: Option<&'static std::sync::atomic::AtomicI64>,
 }
 
 impl Clock {
+    /// This clock, and by how many seconds it is ahead of itself.
+    #[cfg(test)]
+    pub(crate) fn settable(self) -> (Self, &'static std::sync::atomic::AtomicI64) {
+        let set = Box::leak(Box::default());
+        (
+            Self {
+                set: Some(set),
+                ..self
+            },
+            set,
+        )
+    }
+
     /// The wall clock.
     pub fn wall() -> Self {
         Self::default()
@@ -228,6 +244,8 @@ impl Clock {
     pub fn from_now(start: Timestamp) -> Self {
         Self {
             start: Some((start, Instant::now())),
+            #[cfg(test)]
+            set: None,
         }
     }
 
@@ -237,6 +255,12 @@ impl Clock {
             return Timestamp::now();
         };
         let elapsed = SignedDuration::try_from(since.elapsed()).unwrap_or(SignedDuration::ZERO);
+        #[cfg(test)]
+        let elapsed = elapsed
+            + SignedDuration::from_secs(
+                self.set
+                    .map_or(0, |set| set.load(std::sync::atomic::Ordering::Relaxed)),
+            );
         start.checked_add(elapsed).unwrap_or(Timestamp::MAX)
     }
 

@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hanok_runtime::api::{self, ContainerId, ContainerState};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::observation::Observation;
@@ -29,15 +28,13 @@ pub struct StopNow {
 }
 
 /// The containers to stop at this moment; those to come later follow when these have ended. Those of `starting` may
-/// still come to life.
+/// still come to life. `left` is what is left of the budget.
 pub fn plan(
     pod: &Pod,
     seen: &Observation,
     starting: &BTreeSet<String>,
-    deadline: Timestamp,
-    now: Timestamp,
+    left: Duration,
 ) -> Vec<StopNow> {
-    let left = Duration::try_from(deadline.duration_since(now)).unwrap_or(Duration::ZERO);
     let mut alive: Vec<(usize, &api::Container)> = seen
         .alive()
         .map(|record| (rank(pod, &record.config.name), record))
@@ -77,7 +74,6 @@ pub fn is_alive(record: &api::Container) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::back_off::after;
     use crate::pod::sample;
 
     fn names(pod: &Pod, alive: &[&str], left: u64) -> Vec<(String, u64)> {
@@ -90,9 +86,9 @@ mod tests {
             .map(|name| sample::running(pod, name))
             .collect();
         let seen = Observation::new(sample::view(records), None);
-        let deadline = after(sample::now(), Duration::from_secs(left));
+        let left = Duration::from_secs(left);
         let starting = starting.iter().map(|name| (*name).to_owned()).collect();
-        let mut stops: Vec<_> = plan(pod, &seen, &starting, deadline, sample::now())
+        let mut stops: Vec<_> = plan(pod, &seen, &starting, left)
             .into_iter()
             .map(|stop| (stop.name, stop.grace.as_secs()))
             .collect();

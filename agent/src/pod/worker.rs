@@ -34,7 +34,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
-use super::back_off::{PullBackOff, after};
+use super::back_off::PullBackOff;
 use super::directory::Slot;
 use super::files::{self, termination};
 use super::observation::{Observation, UNKNOWN_EXIT_CODE};
@@ -84,7 +84,7 @@ struct VolumeState {
 /// The last restart of all containers.
 #[derive(Debug, Clone, Copy)]
 struct Reset {
-    at: Timestamp,
+    at: Instant,
     /// How long the next one waits after it.
     delay: Duration,
 }
@@ -110,18 +110,18 @@ pub(super) struct Worker {
     to_resize: bool,
     operations: Operations,
     /// Not before then: operations that failed.
-    retries: BTreeMap<Key, Timestamp>,
+    retries: BTreeMap<Key, Instant>,
     /// Runs whose back-off has been announced.
     announced: BTreeSet<ContainerId>,
     /// When the last of those that are stopped for a restart has to be gone.
-    restarts_until: Option<Timestamp>,
+    restarts_until: Option<Instant>,
     /// Runs that have been stopped, whatever their record says.
     stopped: BTreeSet<ContainerId>,
     /// Runs that were stopped so that the next one begins, each with the end of the run before it.
     restarted: BTreeMap<ContainerId, Option<SystemTime>>,
     last: Option<PodStatus>,
     next_resync: Instant,
-    wake: Option<Timestamp>,
+    wake: Option<Instant>,
     told_ready: bool,
     /// What the clean-up under way takes away.
     cleaning: Option<Extent>,
@@ -199,8 +199,7 @@ impl Worker {
             if matches!(self.stage, Stage::Gone) && self.exists != Existence::Object {
                 break;
             }
-            let timer = self.wake.map(|wake| self.deps.clock.instant(wake));
-            let timer = timer.map_or(self.next_resync, |timer| timer.min(self.next_resync));
+            let timer = self.wake.unwrap_or(self.next_resync).min(self.next_resync);
             // Each of them leads to the same turn; in this order, so that the same world takes the same course.
             tokio::select! {
                 biased;
@@ -231,7 +230,7 @@ impl Worker {
                     // Whatever there is, nothing more is to begin.
                     self.operations.starts().cancel();
                 }
-                self.wake_at(after(self.deps.clock.now(), jittered(RETRY)));
+                self.wake_at(Instant::now() + jittered(RETRY));
                 return;
             }
         };
@@ -340,8 +339,13 @@ impl Worker {
         }
     }
 
+    /// Looks again when the clock shows that time, or earlier.
+    fn wake_when(&mut self, time: Timestamp) {
+        self.wake_at(self.deps.clock.instant(time));
+    }
+
     /// Looks again at that time, or earlier.
-    fn wake_at(&mut self, time: Timestamp) {
+    fn wake_at(&mut self, time: Instant) {
         self.wake = Some(self.wake.map_or(time, |wake| wake.min(time)));
     }
 
@@ -350,7 +354,7 @@ impl Worker {
         let Some(not_before) = self.retries.get(key).copied() else {
             return true;
         };
-        if self.deps.clock.now() >= not_before {
+        if Instant::now() >= not_before {
             self.retries.remove(key);
             return true;
         }
@@ -360,8 +364,7 @@ impl Worker {
 
     /// Tries the operation again after a while.
     fn retry_later(&mut self, key: Key, delay: Duration) {
-        self.retries
-            .insert(key, after(self.deps.clock.now(), delay));
+        self.retries.insert(key, Instant::now() + delay);
     }
 
     /// The ending as the status has it.

@@ -1,5 +1,7 @@
 //! ADD of a chain, and its undoing.
 
+use tokio_util::sync::CancellationToken;
+
 use super::plugin::Chain;
 use super::{Inner, RunnerError};
 use crate::attachment::Attachment;
@@ -8,7 +10,11 @@ use crate::plugins::{BuiltInPlugin, Verb};
 use crate::spec::{AddResult, PluginConfig};
 
 impl Inner {
-    pub(super) async fn add(&self, attachment: Attachment) -> Result<AddResult, RunnerError> {
+    pub(super) async fn add(
+        &self,
+        attachment: Attachment,
+        given_up: &CancellationToken,
+    ) -> Result<AddResult, RunnerError> {
         let config = self.config()?;
         let network = &config.network.name;
         let known = self.cache.read(network, &attachment.id, &attachment.ifname);
@@ -31,7 +37,7 @@ impl Inner {
             attachment: &entry.attachment,
             in_process: &entry.in_process,
         };
-        let (done, outcome) = self.add_chain(chain).await;
+        let (done, outcome) = self.add_chain(chain, given_up).await;
         let outcome = match outcome {
             Ok(result) => {
                 entry.result = Some(result.clone());
@@ -49,7 +55,11 @@ impl Inner {
     }
 
     /// Runs the plugins in order. Also says how many of them were begun.
-    async fn add_chain(&self, chain: Chain<'_>) -> (usize, Result<AddResult, RunnerError>) {
+    async fn add_chain(
+        &self,
+        chain: Chain<'_>,
+        given_up: &CancellationToken,
+    ) -> (usize, Result<AddResult, RunnerError>) {
         let mut result = None;
         // The built-in bridge brings loopback up on its way; no other plugin does.
         let bridge = chain.in_process.iter().any(|kind| kind == "bridge");
@@ -57,7 +67,16 @@ impl Inner {
             return (0, Err(e));
         }
         for (index, plugin) in chain.network.plugins.iter().enumerate() {
-            match self.plugin_add(chain, plugin, result.take()).await {
+            let adding = self.plugin_add(chain, plugin, result.take());
+            let added = match chain.in_process.contains(&plugin.kind) {
+                // It is soon done, and nothing would end its thread.
+                true => adding.await,
+                false => {
+                    let added = given_up.run_until_cancelled(adding).await;
+                    added.unwrap_or_else(|| Err(RunnerError::GivenUp(plugin.kind.clone())))
+                }
+            };
+            match added {
                 Ok(added) => result = Some(added),
                 Err(e) => return (index + 1, Err(e)),
             }

@@ -56,6 +56,9 @@ pub enum RunnerError {
         #[source]
         source: ExecError,
     },
+    /// Nobody wanted the result of an executed plugin any more, and it was killed.
+    #[error("plugin type={0:?} was not waited for (ADD)")]
+    GivenUp(String),
     /// Cached results.
     #[error("results cannot be kept")]
     Cache(#[from] CacheError),

@@ -1,6 +1,9 @@
 //! Laws of chains: built-in and executed plugins together, failures in the middle.
 
+use std::time::Duration;
+
 use hanok_cni::{RunnerError, netns};
+use tokio_util::sync::CancellationToken;
 
 use crate::rig::{BRIDGE, in_scratch_namespace, links, sh};
 
@@ -32,6 +35,47 @@ fn root_a_failure_in_the_middle_leaves_nothing() {
             "{text}"
         );
         assert_eq!(std::fs::read_to_string(&seen).unwrap(), "ADD\nDEL\n");
+        rig.assert_links_are_gone();
+        netns::remove(&attachment.netns).await.unwrap();
+    });
+}
+
+#[test]
+fn root_a_program_that_nobody_waits_for_is_killed_and_what_was_begun_undone() {
+    in_scratch_namespace(|rig| async move {
+        let seen = rig.path("seen");
+        let file = seen.display();
+        rig.plugin(
+            "slow",
+            &format!(
+                "cat >/dev/null; echo $CNI_COMMAND $$ >>{file}\n[ $CNI_COMMAND = DEL ] || exec sleep 60"
+            ),
+        );
+        let runner = rig.runner_of(&list("1.0.0", r#",{"type":"slow"}"#));
+        let attachment = rig.container("a").await;
+        let given_up = CancellationToken::new();
+        let begun = async {
+            while !std::fs::read_to_string(&seen).is_ok_and(|text| text.ends_with('\n')) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            given_up.cancel();
+        };
+        let add = async { tokio::join!(runner.add_until(&attachment, &given_up), begun).0 };
+        let added = tokio::time::timeout(Duration::from_secs(10), add).await;
+        let error = added.expect("it does not wait").unwrap_err();
+        assert!(matches!(&error, RunnerError::GivenUp(plugin) if plugin == "slow"));
+        let seen = std::fs::read_to_string(&seen).unwrap();
+        let calls: Vec<_> = seen.split_whitespace().collect();
+        assert!(matches!(calls[..], ["ADD", _, "DEL", _]), "{calls:?}");
+        let gone = || {
+            !std::path::Path::new("/proc")
+                .join(calls[1])
+                .join("exe")
+                .exists()
+        };
+        while !gone() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         rig.assert_links_are_gone();
         netns::remove(&attachment.netns).await.unwrap();
     });

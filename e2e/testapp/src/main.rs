@@ -36,6 +36,7 @@ const USAGE: &str = "usage: testapp COMMAND
   knock HOST:PORT TIMES MS
                           connects so often and asks for / so often, with pauses, and prints the microseconds of CPU for
                           one of both
+  children COUNT          starts this many programs that sleep, at most 100, and prints how many it could
   probe                   tries what a container must not be able to do, and prints a line for each
 ";
 
@@ -87,6 +88,7 @@ fn run(args: &[&str]) -> Result<u8, Box<dyn std::error::Error>> {
             repeat(times.parse()?, millis(pause)?, program, args)
         }
         ["knock", address, times, pause] => serve::knock(address, times.parse()?, millis(pause)?),
+        ["children", count] => Ok(children(count.parse()?)),
         ["probe"] => Ok(probe::probe()),
         _ => Err(USAGE.into()),
     }
@@ -154,6 +156,29 @@ fn eat(mib: usize) -> Result<u8, Box<dyn std::error::Error>> {
     let code = signals::sleep(None);
     drop(held);
     code
+}
+
+/// Those that it has started end with it.
+fn children(count: usize) -> u8 {
+    let mut made = Vec::new();
+    let mut failure = None;
+    while failure.is_none() && made.len() < count.min(100) {
+        let mut command = std::process::Command::new("/proc/self/exe");
+        match command.args(["sleep", "60000"]).spawn() {
+            Ok(child) => made.push(child),
+            Err(error) => failure = Some(error),
+        }
+    }
+    let count = made.len();
+    match &failure {
+        None => say(&format!("made {count}")),
+        Some(error) => say(&format!("made {count}: {error}")),
+    }
+    for child in &mut made {
+        // One that has ended is as well.
+        child.kill().and_then(|()| child.wait()).ok();
+    }
+    u8::from(failure.is_some())
 }
 
 fn flood(lines: u64, length: usize) -> Result<u8, Box<dyn std::error::Error>> {

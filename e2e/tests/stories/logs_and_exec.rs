@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use anyhow::{Context, Result, ensure};
 use hanok_e2e::cluster::{self, Space};
 use hanok_e2e::manifest::{pod, shell, testapp};
+use hanok_e2e::process::patience;
 use hanok_e2e::runner::Story;
 use hanok_e2e::stories;
 
@@ -12,6 +13,7 @@ pub(crate) fn stories() -> Vec<Story> {
     stories![
         Cluster:
         logs_are_whole_followed_and_kept_of_the_previous_run,
+        following_a_log_ends_with_the_run_that_is_followed,
         exec_carries_streams_and_exit_code,
         logs_of_a_flood_are_complete;
         Node:
@@ -60,6 +62,32 @@ fn logs_are_whole_followed_and_kept_of_the_previous_run(space: &Space<'_>) -> Re
         "{stamped:?}"
     );
     Ok(())
+}
+
+fn following_a_log_ends_with_the_run_that_is_followed(space: &Space<'_>) -> Result<()> {
+    let line = "echo begin; sleep 2; echo end; exit 1";
+    space.apply(&pod("loops").with(shell("main", line)).manifest())?;
+    space.until_pod("loops", "running", 20, |p| cluster::is_running(p, "main"))?;
+    let followed = |what: &str| {
+        let began = std::time::Instant::now();
+        let out = space.kubectl_streams("logs -f loops")?.wait_with_output()?;
+        let text = String::from_utf8(out.stdout)?;
+        ensure!(
+            out.status.success() && text == "begin\nend\n",
+            "{what}: {text:?}"
+        );
+        // The next run is ten seconds later.
+        let took = began.elapsed();
+        let most = patience(std::time::Duration::from_secs(7));
+        ensure!(took < most, "{what}: it took {took:?}");
+        Ok(())
+    };
+    followed("of a run that ends")?;
+    let pod = space.until_pod("loops", "in back-off", 10, |p| {
+        cluster::waiting(p, "main") == "CrashLoopBackOff"
+    })?;
+    ensure!(cluster::restarts(&pod, "main") == 0);
+    followed("of one that has ended")
 }
 
 fn logs_of_a_flood_are_complete(space: &Space<'_>) -> Result<()> {

@@ -20,6 +20,8 @@ pub(crate) fn stories() -> Vec<Story> {
     stories![Lab:
         standalone_agent_runs_its_static_pods_without_any_api_server,
         standalone_agent_runs_the_pods_of_a_url_and_serves_no_api,
+        processes_of_a_pod_are_limited_by_the_nodes_configuration,
+        pod_that_is_removed_does_not_wait_for_a_slow_network_plugin,
     ]
 }
 
@@ -66,6 +68,7 @@ impl<'a> Alone<'a> {
             format!("--hostname-override={NAME}"),
             format!("--containers-log-dir={state}/container-logs"),
             format!("--cni-conf-dir={state}/cni"),
+            format!("--cni-bin-dir={state}/bin"),
         ];
         self.space.lab()?.processes().spawn(&Spawn {
             name: NAME,
@@ -263,6 +266,68 @@ fn standalone_agent_runs_the_pods_of_a_url_and_serves_no_api(space: &Space<'_>) 
     serve()?;
     space.until("nothing to be left", 30, || {
         ensure!(alone.curl(&["http://127.0.0.1:8080/"]).is_err(), "a page");
+        alone.stage.is_clear(&["alone0"])
+    })?;
+    alone.stop(Signal::TERM)
+}
+
+fn processes_of_a_pod_are_limited_by_the_nodes_configuration(space: &Space<'_>) -> Result<()> {
+    let alone = Alone::set(
+        space,
+        |stage| json!({ "podPidsLimit": 20, "staticPodPath": format!("{}/manifests", stage.state) }),
+    )?;
+    let many = pod("many")
+        .restart("Never")
+        .with(testapp("main", "children 40"));
+    alone.write("many.json", &many)?;
+    alone.start()?;
+    alone.until_pod("failed", |pod| cluster::phase(pod) == "Failed")?;
+    let logs = format!("{API}/containerLogs/default/many-alone/main");
+    let log = alone.curl(&[&logs])?;
+    let made = log
+        .strip_prefix("made ")
+        .and_then(|rest| rest.split_once(": "));
+    let made = made.with_context(|| format!("the log is {log:?}"))?;
+    // The container's own process is one, and the pod's pause another.
+    ensure!((15..20).contains(&made.0.parse::<u32>()?), "{log}");
+    fs::remove_file(format!("{}/manifests/many.json", alone.stage.state))?;
+    space.until("nothing to be left", 30, || {
+        alone.stage.is_clear(&["alone0"])
+    })?;
+    alone.stop(Signal::TERM)
+}
+
+fn pod_that_is_removed_does_not_wait_for_a_slow_network_plugin(space: &Space<'_>) -> Result<()> {
+    let alone = Alone::set(
+        space,
+        |stage| json!({ "staticPodPath": format!("{}/manifests", stage.state) }),
+    )?;
+    let state = &alone.stage.state;
+    let seen = format!("{state}/seen");
+    fs::create_dir_all(format!("{state}/bin"))?;
+    let plugin = format!("{state}/bin/slow");
+    let script = format!(
+        "#!/bin/sh\ncat >/dev/null; echo $CNI_COMMAND >>{seen}\n[ $CNI_COMMAND != ADD ] || exec sleep 100\n"
+    );
+    fs::write(&plugin, script)?;
+    fs::set_permissions(&plugin, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    fs::create_dir_all(format!("{state}/cni"))?;
+    let list = json!({ "cniVersion": "1.0.0", "name": "slow", "plugins": [{ "type": "slow" }] });
+    fs::write(format!("{state}/cni/10-slow.conflist"), list.to_string())?;
+    alone.write("web.json", &pod("web").with(testapp("main", "serve")))?;
+    alone.start()?;
+    let calls = |wanted: &str| {
+        space.until(&format!("the plugin to be called for {wanted}"), 10, || {
+            let seen = fs::read_to_string(&seen)?;
+            ensure!(seen.lines().any(|line| line == wanted), "{seen:?}");
+            Ok(())
+        })
+    };
+    calls("ADD")?;
+    fs::remove_file(format!("{state}/manifests/web.json"))?;
+    calls("DEL")?;
+    space.until("nothing to be left", 10, || {
+        ensure!(alone.pods()?.is_empty(), "there is a pod");
         alone.stage.is_clear(&["alone0"])
     })?;
     alone.stop(Signal::TERM)

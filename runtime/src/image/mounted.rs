@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use hanok_shim::protocol::Rootfs;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
@@ -37,7 +38,7 @@ impl Images {
     /// When there is no such image, or it cannot be unpacked or mounted.
     pub async fn mount_on(&self, image: &str, target: &Path) -> Result<(), ImageError> {
         // Two containers that start at once may want the same one.
-        let _turn = self.core.mounting.lock().await;
+        let turn = Arc::clone(&self.core.mounting).lock_owned().await;
         let (key, at) = (key_of(target), target.to_owned());
         let name = key.clone();
         let mounted = self.query(move |core| {
@@ -53,7 +54,12 @@ impl Images {
         }
         let rootfs = self.prepare_rootfs(&key, image).await?;
         let at = target.to_owned();
-        self.query(move |_| Ok(mount(&rootfs, &at)?)).await
+        self.query(move |_| {
+            // Also when nobody waits for it any more: whoever unmounts must find it done.
+            let _turn = turn;
+            Ok(mount(&rootfs, &at)?)
+        })
+        .await
     }
 
     /// Unmounts every image that is mounted on a directory below `dir`, and lets its layers go. None is success.

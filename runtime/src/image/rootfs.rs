@@ -8,6 +8,7 @@ use tokio::task::spawn_blocking;
 use tracing::Instrument;
 
 use super::gc::Lock;
+use super::store::Record;
 use super::{Core, ImageError, Images, describe, find, gc, layer, manifest, text_of};
 use crate::container::rootfs::{RootfsError, RootfsImage, RootfsSource};
 use crate::content::Digest;
@@ -44,6 +45,26 @@ impl Images {
                 );
             }
         }));
+    }
+
+    /// Unpacks what is not unpacked yet, and keeps it until then. Dropped, it stops.
+    pub async fn unpack(&self, image: &str) -> Result<(), ImageError> {
+        let id = image.to_owned();
+        let unpacked = self.query(move |core| {
+            let record = find(core, &id)?.ok_or(ImageError::NotFound(id))?;
+            Ok(is_unpacked(core, &record))
+        });
+        if unpacked.await? {
+            return Ok(());
+        }
+        let unpacked = {
+            let _lock = self.core.lock().await?;
+            self.ensure(image).await
+        };
+        if let Err(error) = gc::if_pending(&self.core).await {
+            tracing::warn!(error = text_of(&error), "cannot collect unused images");
+        }
+        unpacked.map(drop)
     }
 
     /// Makes a container's root filesystem from an image, unpacking what is missing.
@@ -93,6 +114,14 @@ impl Images {
         self.query(move |core| Ok(core.snapshotter.remove(Key::Container(&container))?))
             .await
     }
+}
+
+/// Whether all layers are.
+fn is_unpacked(core: &Core, record: &Record) -> bool {
+    let diffs: Vec<Digest> = record.layers.iter().map(|layer| layer.diff_id).collect();
+    let chain = chain_ids(&diffs);
+    let unpacked = |layer| core.snapshotter.usage(Key::Layer(layer)).is_ok();
+    chain.iter().all(unpacked)
 }
 
 /// The root filesystem, if the image's layers are all unpacked.

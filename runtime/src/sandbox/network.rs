@@ -7,6 +7,7 @@ use std::sync::{PoisonError, RwLock};
 
 use async_trait::async_trait;
 use hanok_cni::{Attachment, Options, PortMapping, Runner, Source, netns};
+use tokio_util::sync::CancellationToken;
 
 use crate::api::{PodSandboxConfig, SandboxId};
 use crate::service::chain;
@@ -34,10 +35,24 @@ pub trait PodNetwork: std::fmt::Debug + Send + Sync {
     fn new_netns(&self) -> Result<PathBuf, NetworkError>;
     /// Makes a network namespace, with its loopback interface up, and pins it there.
     async fn pin(&self, netns: &Path) -> Result<(), NetworkError>;
+    /// Whether a network namespace is pinned there still. Somebody else may have unmounted it.
+    fn is_pinned(&self, netns: &Path) -> bool {
+        let _ = netns;
+        true
+    }
     /// Brings the loopback interface up in a network namespace that somebody else has made and pinned.
     async fn complete(&self, netns: &Path) -> Result<(), NetworkError>;
     /// CNI ADD. Returns the addresses without prefix length, in the order of the result.
     async fn add(&self, request: NetworkRequest<'_>) -> Result<Vec<String>, NetworkError>;
+    /// The same, which need not go on when `given_up` ends: whatever there is then is undone, and the error says so.
+    async fn add_until(
+        &self,
+        request: NetworkRequest<'_>,
+        given_up: &CancellationToken,
+    ) -> Result<Vec<String>, NetworkError> {
+        let _ = given_up;
+        self.add(request).await
+    }
     /// CNI DEL, with the result of ADD, which the network keeps itself.
     async fn delete(&self, request: NetworkRequest<'_>) -> Result<(), NetworkError>;
     /// Unpins the namespace.
@@ -122,14 +137,26 @@ impl PodNetwork for CniNetwork {
         netns::create(netns).await.map_err(failed)
     }
 
+    fn is_pinned(&self, netns: &Path) -> bool {
+        netns::is_pinned(netns)
+    }
+
     async fn complete(&self, netns: &Path) -> Result<(), NetworkError> {
         netns::bring_loopback_up(netns).await.map_err(failed)
     }
 
     async fn add(&self, request: NetworkRequest<'_>) -> Result<Vec<String>, NetworkError> {
+        self.add_until(request, &CancellationToken::new()).await
+    }
+
+    async fn add_until(
+        &self,
+        request: NetworkRequest<'_>,
+        given_up: &CancellationToken,
+    ) -> Result<Vec<String>, NetworkError> {
         let result = self
             .runner()
-            .add(&attachment(&request))
+            .add_until(&attachment(&request), given_up)
             .await
             .map_err(failed)?;
         Ok(result.pod_ips().iter().map(ToString::to_string).collect())

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info_span};
 
 use super::network::NetworkRequest;
@@ -21,7 +22,11 @@ const MAX_HOSTNAME: usize = 64;
 const NO_USER_NAMESPACES: &str = "this node has no user namespaces for pods";
 
 /// Makes the sandbox, or leaves nothing.
-pub(crate) async fn run(core: &Arc<Core>, config: PodSandboxConfig) -> Result<PodSandbox> {
+pub(crate) async fn run(
+    core: &Arc<Core>,
+    config: PodSandboxConfig,
+    given_up: &CancellationToken,
+) -> Result<PodSandbox> {
     let controller = core.controller(&config.runtime_handler)?;
     check(&config)?;
     core.warmth.want();
@@ -49,7 +54,7 @@ pub(crate) async fn run(core: &Arc<Core>, config: PodSandboxConfig) -> Result<Po
         .and_then(|()| record::write(&record_file(&dir), &record))
         .map_err(|error| internal("cannot record the sandbox", &error))?;
     let sandbox = Arc::new(Sandbox::new(record, dir, controller));
-    match make(core, &sandbox).await {
+    match make(core, &sandbox, given_up).await {
         Ok(()) => {
             core.registry.add_sandbox(sandbox.clone());
             Ok(sandbox.view())
@@ -62,7 +67,11 @@ pub(crate) async fn run(core: &Arc<Core>, config: PodSandboxConfig) -> Result<Po
 }
 
 /// The steps. Whatever they have done when one fails, the teardown finds by the record.
-async fn make(core: &Arc<Core>, sandbox: &Arc<Sandbox>) -> Result<()> {
+async fn make(
+    core: &Arc<Core>,
+    sandbox: &Arc<Sandbox>,
+    given_up: &CancellationToken,
+) -> Result<()> {
     let id = &sandbox.id;
     let record = sandbox.record();
     if let Some(users) = record.config.user_namespace {
@@ -76,7 +85,7 @@ async fn make(core: &Arc<Core>, sandbox: &Arc<Sandbox>) -> Result<()> {
             .map_err(|error| network(id, &error))?;
     }
     if let Some(netns) = &record.netns {
-        let add = attach(core, sandbox, netns);
+        let add = attach(core, sandbox, netns, given_up);
         add.instrument(info_span!("sandbox.cni", sandbox = %id))
             .await?;
     }
@@ -113,7 +122,12 @@ async fn make_user_namespace(
     }
 }
 
-async fn attach(core: &Core, sandbox: &Sandbox, netns: &Path) -> Result<()> {
+async fn attach(
+    core: &Core,
+    sandbox: &Sandbox,
+    netns: &Path,
+    given_up: &CancellationToken,
+) -> Result<()> {
     let record = sandbox.record();
     let request = NetworkRequest {
         sandbox: &record.id,
@@ -122,7 +136,7 @@ async fn attach(core: &Core, sandbox: &Sandbox, netns: &Path) -> Result<()> {
     };
     let ips = core
         .network
-        .add(request)
+        .add_until(request, given_up)
         .await
         .map_err(|error| network(&record.id, &error))?;
     if ips.is_empty() {

@@ -2,7 +2,7 @@
 //!
 //! Inflating is the slowest by far, so hashing and writing happen beside it. The queues between the stages
 //! are short: a slow disk slows the network down and memory stays where it is. A stage whose neighbour is
-//! gone stops; a stream counts as whole only when its [`Piece::End`] arrives.
+//! gone stops, and all of them when nobody waits for what they make; a stream counts as whole only when its [`Piece::End`] arrives.
 
 use std::io::{self, BufRead, Read};
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use bytes::{Buf, Bytes};
 use flate2::bufread::MultiGzDecoder;
 use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
 
 use crate::content::{self, ContentStore, Digest, Hasher, Ingest};
 
@@ -93,7 +94,7 @@ pub async fn store(incoming: Incoming) -> Result<(), PipeError> {
 }
 
 /// Feeds a layer to `sink` as an uncompressed stream. Returns what the sink made and the digest of the
-/// uncompressed stream, once the blob itself proved right. `max_bytes` bounds the uncompressed size.
+/// uncompressed stream, once the blob itself proved right. `max_bytes` bounds the uncompressed size. Dropped, it stops.
 pub async fn run<T, E, F>(
     source: Source,
     max_bytes: u64,
@@ -106,9 +107,11 @@ where
 {
     let (blob_tx, blob_rx) = sync_channel(QUEUE);
     let (tar_tx, tar_rx) = sync_channel(QUEUE);
+    let abandoned = CancellationToken::new();
+    let _waiting = abandoned.clone().drop_guard();
     let first = spawn_blocking(move || match source {
         Source::Incoming(incoming) => receive(incoming, Some(&blob_tx)),
-        Source::Stored(store, digest) => reread(&store, &digest, &blob_tx),
+        Source::Stored(store, digest) => reread(&store, &digest, &blob_tx, &abandoned),
     });
     let second = spawn_blocking(move || inflate(blob_rx, &tar_tx, max_bytes));
     let third = spawn_blocking(move || {
@@ -187,11 +190,15 @@ fn reread(
     store: &ContentStore,
     digest: &Digest,
     forward: &SyncSender<Piece>,
+    abandoned: &CancellationToken,
 ) -> Result<(), PipeError> {
     let mut file = store.reader(digest)?;
     let mut hasher = Hasher::default();
     let mut forwarding = true;
     loop {
+        if abandoned.is_cancelled() {
+            return Err(PipeError::Interrupted);
+        }
         let mut buffer = vec![0; PIECE];
         let n = file
             .read(&mut buffer)

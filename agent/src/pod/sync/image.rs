@@ -117,6 +117,9 @@ pub(super) async fn volumes(
             }
         };
         let failed = |message| StartError::failed("CreateContainerError", message);
+        // Before it is mounted, which is one at a time.
+        let unpacked = unpack(deps, &image).await;
+        unpacked.map_err(|error| failed(chain(&error)))?;
         let dir = deps.settings.pod_dir(&spec::uid(pod));
         let path = volume::image_path(&dir, volume)
             .ok_or_else(|| failed(format!("{volume:?} is no name of a volume")))?;
@@ -125,6 +128,12 @@ pub(super) async fn volumes(
         mounted.insert(volume.to_owned(), path);
     }
     Ok(mounted)
+}
+
+/// Unpacks the image, unless it is: one that was not pulled here may have come as it is. The container would be made
+/// no sooner without this, but nothing may interrupt that.
+pub(super) async fn unpack(deps: &Deps, image: &Image) -> Result<(), api::Error> {
+    deps.images.unpack_image(&image.id).await
 }
 
 /// Pulls the image.

@@ -45,6 +45,10 @@ pub(in crate::pod) async fn run(job: Job) -> Result<(), String> {
     let Err(cause) = create(&job).await else {
         return Ok(());
     };
+    if job.cancelled.is_cancelled() {
+        // Perhaps because of that, and nobody waits for it any more.
+        return Ok(());
+    }
     let (reason, message) = match unready_network(&job).await {
         Some(why) => {
             // It need not be due to the network, and no event tells of it.
@@ -124,7 +128,8 @@ async fn create(job: &Job) -> Result<(), String> {
     // The cgroup's limits and the network take their time side by side.
     let (limited, made) = tokio::join!(
         deps.runtime.update_cgroup(&path, &limits),
-        deps.runtime.run_pod_sandbox(sandbox)
+        deps.runtime
+            .run_pod_sandbox_until(sandbox, job.cancelled.clone())
     );
     let made = made.map_err(|error| chain(&error))?;
     if let Err(error) = limited {

@@ -89,6 +89,11 @@ pub(in crate::pod) async fn start(job: Job) -> Result<(), StartError> {
     let prepare = async {
         let volumes = image::volumes(&job.deps, &job.pod, &job.container).await?;
         let image = image::ensure(&job.deps, &job.pod, &job.container).await?;
+        let unpacked = image::unpack(&job.deps, &image).await;
+        unpacked.map_err(|error| {
+            let message = format!("cannot prepare the root filesystem: {}", chain(&error));
+            job.failed("CreateContainerError", message)
+        })?;
         job.config(&image, volumes).await
     };
     let prepared = cancelled

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::PodStatus;
 use tracing::info;
 
 use super::{Existence, Stage, Worker};
-use crate::pod::back_off::{self, after};
+use crate::pod::back_off::{self, after, is_within};
 use crate::pod::observation::Observation;
 use crate::pod::status;
 use crate::pod::sync::clean::Extent;
@@ -37,8 +37,10 @@ impl Worker {
         if self.last.as_ref() == Some(&status) {
             return;
         }
-        if let Some(until) = self.restart_ends(seen).filter(|until| now < *until) {
-            self.wake_at(until);
+        if let Some(ended) = self.restart_began(seen)
+            && is_within(now, ended, UNTOLD_RESTART)
+        {
+            self.wake_when(after(ended, UNTOLD_RESTART));
             return;
         }
         self.last = Some(status.clone());
@@ -53,9 +55,9 @@ impl Worker {
         }
     }
 
-    /// When the middle of a restart is told at the latest: of a container that the node itself has stopped and that is
-    /// being started again at this moment.
-    fn restart_ends(&self, seen: &Observation) -> Option<Timestamp> {
+    /// When the latest restart began whose middle need not be told yet: the end of a container that the node itself has
+    /// stopped and that is being started again at this moment.
+    fn restart_began(&self, seen: &Observation) -> Option<Timestamp> {
         if !matches!(self.stage, Stage::Running) {
             return None;
         }
@@ -63,8 +65,9 @@ impl Worker {
             self.restarted.contains_key(&record.id)
                 && self.facts.starting.contains(&record.config.name)
         });
-        let ends = restarting.filter_map(|record| Timestamp::try_from(back_off::end(record)?).ok());
-        ends.map(|end| after(end, UNTOLD_RESTART)).max()
+        restarting
+            .filter_map(|record| Timestamp::try_from(back_off::end(record)?).ok())
+            .max()
     }
 }
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 use hanok_runtime::api::{ContainerId, ContainerState};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
+use tokio::time::Instant;
 
 use super::operations::{Key, Outcome};
-use super::stopping::Stopping;
+use super::stopping::{Stopping, within};
 use super::{NodeDecision, Reset, Worker};
 use crate::pod::actions::{self, PodActions, Start, Stop, StopReason};
 use crate::pod::admit;
@@ -51,32 +52,30 @@ impl Worker {
 
     /// Why the pod is not to run any more.
     fn reason_to_stop(&mut self) -> Option<Stopping> {
-        let now = self.deps.clock.now();
         if let Some(grace) = self.gone_grace() {
-            return Some(Stopping::within(now, grace));
+            return Some(Stopping::within(grace));
         }
         if let Some(grace) = spec::deletion_grace(&self.pod) {
-            return Some(Stopping::within(now, grace));
+            return Some(Stopping::within(grace));
         }
         if let Some(stopping) = self.over() {
             return Some(stopping);
         }
         self.take_decision();
         if let Some(deadline) = self.deadline() {
-            match deadline <= now {
+            match deadline <= self.deps.clock.now() {
                 true => self.exceed_deadline(),
-                false => self.wake_at(deadline),
+                false => self.wake_when(deadline),
             }
         }
         let failed = self.facts.failure.is_some();
-        failed.then(|| Stopping::within(now, spec::grace_period(&self.pod)))
+        failed.then(|| Stopping::within(spec::grace_period(&self.pod)))
     }
 
     /// The end of a pod whose phase is final.
     pub(super) fn over(&self) -> Option<Stopping> {
         let phase = self.last.as_ref()?.phase.as_deref()?;
-        spec::is_terminal_phase(phase)
-            .then(|| Stopping::within(self.deps.clock.now(), spec::grace_period(&self.pod)))
+        spec::is_terminal_phase(phase).then(|| Stopping::within(spec::grace_period(&self.pod)))
     }
 
     /// Takes over what the owner of the set has decided about the pod, and tells of it.
@@ -116,11 +115,10 @@ impl Worker {
         self.announce_crash_loops(seen, &plan);
         self.facts.crash_loops.clone_from(&plan.crash_loops);
         if let Some(time) = plan.wait_until {
-            self.wake_at(time);
+            self.wake_when(time);
         }
         if plan.stop_pod {
-            let now = self.deps.clock.now();
-            let stopping = Stopping::within(now, spec::grace_period(&self.pod));
+            let stopping = Stopping::within(spec::grace_period(&self.pod));
             self.begin_stopping(stopping);
             return;
         }
@@ -224,12 +222,12 @@ impl Worker {
 
     /// Starts every container anew: at once the first time, and then with the back-off of a container that crashes.
     fn reset(&mut self, seen: &Observation, ids: &[ContainerId]) {
-        let now = self.deps.clock.now();
+        let now = Instant::now();
         let standing = self
             .resets
-            .filter(|reset| now < after(reset.at, reset.delay + RESET_AFTER));
-        if let Some(reset) = standing.filter(|reset| now < after(reset.at, reset.delay)) {
-            self.wake_at(after(reset.at, reset.delay));
+            .filter(|reset| now < reset.at + reset.delay + RESET_AFTER);
+        if let Some(reset) = standing.filter(|reset| now < reset.at + reset.delay) {
+            self.wake_at(reset.at + reset.delay);
             return;
         }
         if !self.is_due(&Key::Reset) {
@@ -304,8 +302,7 @@ impl Worker {
             let mut before = seen.records_of(&job.name).filter_map(back_off::end);
             self.restarted.insert(job.id.clone(), before.next());
         }
-        let until = after(self.deps.clock.now(), grace);
-        self.restarts_until = self.restarts_until.max(Some(until));
+        self.restarts_until = self.restarts_until.max(Some(within(grace)));
         self.operations
             .spawn(key, async { Outcome::Stop(stop::stop(job).await) });
     }
@@ -377,10 +374,10 @@ impl Worker {
         let Some((failed, image, own)) = failed else {
             return false;
         };
-        self.wake_at(failed.until());
+        self.wake_when(failed.until());
         let shown = after(failed.at, PULL_FAILURE_SHOWN);
         if now < shown {
-            self.wake_at(shown);
+            self.wake_when(shown);
             return true;
         }
         let message = format!("Back-off pulling image \"{image}\"");

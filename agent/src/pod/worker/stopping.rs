@@ -4,12 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hanok_runtime::api;
-use jiff::Timestamp;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::operations::{Key, Outcome};
 use super::{Existence, Stage, Worker};
-use crate::pod::back_off::after;
 use crate::pod::observation::Observation;
 use crate::pod::status::Ending;
 use crate::pod::stop_order::{self, MINIMUM_GRACE};
@@ -21,12 +20,14 @@ use crate::sinks::EventKind;
 const CLEAN_RETRY: Duration = Duration::from_secs(1);
 /// The longest.
 const CLEAN_RETRY_CAP: Duration = Duration::from_secs(10);
+/// Longer than anybody waits, and short enough to be added to a time.
+const LONGEST_GRACE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// The end of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stopping {
     /// When the budget of its containers is spent.
-    deadline: Timestamp,
+    deadline: Instant,
     /// The grace period that the deadline was made from.
     grace: Duration,
     /// Tries to clean up that have failed.
@@ -35,18 +36,23 @@ pub(super) struct Stopping {
 
 impl Stopping {
     /// Within a grace period.
-    pub(super) fn within(now: Timestamp, grace: Duration) -> Self {
+    pub(super) fn within(grace: Duration) -> Self {
         Self {
-            deadline: after(now, grace),
+            deadline: within(grace),
             grace,
             failures: 0,
         }
     }
 
     /// At once: nobody waits for the pod any more.
-    pub(super) fn gone(now: Timestamp) -> Self {
-        Self::within(now, MINIMUM_GRACE)
+    pub(super) fn gone() -> Self {
+        Self::within(MINIMUM_GRACE)
     }
+}
+
+/// The end of a grace period that begins now, of which nobody knows how long it may be.
+pub(super) fn within(grace: Duration) -> Instant {
+    Instant::now() + grace.min(LONGEST_GRACE)
 }
 
 impl Worker {
@@ -71,10 +77,10 @@ impl Worker {
         let Stage::Stopping(stopping) = self.stage else {
             return;
         };
-        let now = self.deps.clock.now();
+        let left = stopping.deadline.saturating_duration_since(Instant::now());
         let orphan = self.exists == Existence::Orphan;
         let starting = self.operations.starting();
-        for next in stop_order::plan(&self.pod, seen, &starting, stopping.deadline, now) {
+        for next in stop_order::plan(&self.pod, seen, &starting, left) {
             let key = Key::Stop(next.id.clone());
             if self.operations.has(&key) || self.stopped.contains(&next.id) || !self.is_due(&key) {
                 continue;
@@ -96,7 +102,7 @@ impl Worker {
             self.operations
                 .spawn(key, async { Outcome::Stop(stop::stop(job).await) });
         }
-        let spent = stopping.deadline <= now;
+        let spent = left.is_zero();
         let lives = seen
             .alive()
             .any(|record| !self.stopped.contains(&record.id));
@@ -124,7 +130,6 @@ impl Worker {
 
     /// A later wish may leave less time, never more.
     fn shorten(&mut self) {
-        let now = self.deps.clock.now();
         let gone = self.gone_grace();
         let wanted = gone.or_else(|| spec::deletion_grace(&self.pod));
         let Stage::Stopping(stopping) = &mut self.stage else {
@@ -134,7 +139,7 @@ impl Worker {
             return;
         };
         stopping.grace = grace;
-        stopping.deadline = stopping.deadline.min(after(now, grace));
+        stopping.deadline = stopping.deadline.min(within(grace));
         self.operations.abandon_stops();
         self.retries.retain(|key, _| !matches!(key, Key::Stop(_)));
     }
@@ -147,8 +152,7 @@ impl Worker {
             Stage::Cleaning(_) if deleted && !seen.any_running() => clean::Extent::Deleted,
             Stage::Cleaning(_) => clean::Extent::Finished,
             Stage::Finished if deleted => {
-                let now = self.deps.clock.now();
-                self.stage = Stage::Cleaning(Stopping::gone(now));
+                self.stage = Stage::Cleaning(Stopping::gone());
                 clean::Extent::Deleted
             }
             _ => return,

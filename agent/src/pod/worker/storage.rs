@@ -58,6 +58,6 @@ impl Worker {
             reason: reason.to_owned(),
             message,
         });
-        self.begin_stopping(Stopping::within(self.deps.clock.now(), GRACE));
+        self.begin_stopping(Stopping::within(GRACE));
     }
 }

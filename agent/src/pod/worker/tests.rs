@@ -1,6 +1,7 @@
 //! One law per test: what a pod core does on a fake node, in paused time.
 
 mod admission;
+mod clock;
 mod hooks;
 mod lifecycle;
 mod probes;
@@ -295,19 +296,74 @@ async fn a_pod_whose_object_is_gone_ends_within_two_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deletion_cancels_a_pull() {
+async fn deletion_cancels_a_pull_and_an_unpack() {
+    for (hangs, call) in [(Pull::Hangs, "pull"), (Pull::UnpackHangs, "unpack")] {
+        let node = Node::start(&Fake::new());
+        let pod = sample::pod("Always", &[], &["a"]);
+        node.fake.state().pull = hangs;
+        node.apply(&pod).await;
+        node.until(call, |state| !calls(state, &[call]).is_empty())
+            .await;
+        let began = Instant::now();
+        node.apply(&deleted(&pod, 30)).await;
+        node.until("terminated", |state| state.terminated > 0).await;
+        assert!(began.elapsed() < Duration::from_secs(1), "{call}");
+        assert!(calls(&node.fake.state(), &["create"]).is_empty());
+        assert_nothing_left(&node.fake.state());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletion_gives_up_a_network_that_takes_its_time() {
     let node = Node::start(&Fake::new());
     let pod = sample::pod("Always", &[], &["a"]);
-    node.fake.state().pull = Pull::Hangs;
+    node.fake.state().slow_network = true;
     node.apply(&pod).await;
-    node.until("pulling", |state| !calls(state, &["pull"]).is_empty())
+    node.until("network", |state| !calls(state, &["network"]).is_empty())
         .await;
+    sleep(Duration::from_secs(100)).await;
     let began = Instant::now();
     node.apply(&deleted(&pod, 30)).await;
     node.until("terminated", |state| state.terminated > 0).await;
     assert!(began.elapsed() < Duration::from_secs(1));
-    assert!(calls(&node.fake.state(), &["create"]).is_empty());
-    assert_nothing_left(&node.fake.state());
+    let state = node.fake.state();
+    let told = |event: &&String| event.starts_with("FailedCreatePodSandBox");
+    assert_eq!(state.events.iter().find(told), None);
+    assert_nothing_left(&state);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_cannot_be_looked_for_is_told_and_tried_again() {
+    let node = Node::start(&Fake::new());
+    node.fake.state().broken_store = Some("the disk is gone".into());
+    node.apply(&sample::pod("Always", &[], &["a"])).await;
+    node.until("failed", |state| waiting(state) == "ImageInspectError")
+        .await;
+    let message = "Failed to inspect image \"i:1\": the disk is gone";
+    {
+        let state = node.fake.state();
+        let status = state.statuses.last().expect("a status");
+        let container = &status.container_statuses.as_ref().expect("a container")[0];
+        let waiting = container
+            .state
+            .as_ref()
+            .and_then(|state| state.waiting.as_ref());
+        assert_eq!(
+            waiting.and_then(|waiting| waiting.message.as_deref()),
+            Some(message)
+        );
+        let inspect = format!("InspectFailed {message}");
+        for event in [inspect.as_str(), "Failed Error: ImageInspectError"] {
+            assert!(
+                state.events.iter().any(|found| found == event),
+                "{event} {:#?}",
+                state.events
+            );
+        }
+        assert!(calls(&state, &["pull", "create"]).is_empty());
+    }
+    node.fake.state().broken_store = None;
+    node.until("ready", is_ready).await;
 }
 
 #[tokio::test(start_paused = true)]

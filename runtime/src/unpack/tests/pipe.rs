@@ -84,6 +84,28 @@ async fn expansion_beyond_reason_ends_the_stream() {
 }
 
 #[tokio::test]
+async fn what_nobody_waits_for_stops() {
+    let (_dir, content) = content();
+    let digest = content.put(&vec![7; 64 << 20]).unwrap();
+    let (begun, has_begun) = tokio::sync::oneshot::channel();
+    let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+    let (end, ended) = tokio::sync::oneshot::channel();
+    let sink = move |reader: &mut dyn std::io::BufRead| {
+        begun.send(()).unwrap();
+        may_go_on.recv().unwrap();
+        let read = std::io::copy(reader, &mut std::io::sink());
+        end.send(read.map_err(|error| error.kind())).unwrap();
+        Ok::<(), std::io::Error>(())
+    };
+    let run = tokio::spawn(pipe::run(Source::Stored(content, digest), u64::MAX, sink));
+    has_begun.await.unwrap();
+    run.abort();
+    assert!(run.await.unwrap_err().is_cancelled());
+    go_on.send(()).unwrap();
+    assert_eq!(ended.await.unwrap(), Err(std::io::ErrorKind::BrokenPipe));
+}
+
+#[tokio::test]
 async fn a_blob_counts_only_when_its_end_came() {
     let (dir, content) = content();
     let blob = b"0123456789".to_vec();

@@ -224,3 +224,34 @@ async fn nothing_is_asked_before_the_post_start_hook_has_ended() {
     assert!(calls(&node.fake.state(), &["exec"]).is_empty());
     node.until("ready", is_ready).await;
 }
+
+/// Answers two requests: a redirect to a path of its own, and from there one to somebody else's host.
+async fn redirect_away(listener: tokio::net::TcpListener) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    for location in ["/away", "http://elsewhere.example/healthz"] {
+        let (mut stream, _) = listener.accept().await.expect("a client");
+        let _ = stream.read(&mut [0; 1024]).await.expect("a request");
+        let answer = format!(
+            "HTTP/1.1 302 Found\r\nlocation: {location}\r\nconnection: close\r\ncontent-length: 4\r\n\r\naway"
+        );
+        stream.write_all(answer.as_bytes()).await.expect("answered");
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_to_another_host_passes_with_a_warning() {
+    let node = Node::start(&Fake::new());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let server = tokio::spawn(redirect_away(listener));
+    let probe = serde_json::json!({"httpGet": {"host": "127.0.0.1", "port": port}});
+    node.apply(&pod(serde_json::json!({"readinessProbe": probe})))
+        .await;
+    node.until("ready", is_ready).await;
+    let warned =
+        "ProbeWarning Readiness probe warning: Probe terminated redirects, Response body: away";
+    let events = node.fake.state().events.clone();
+    assert!(events.iter().any(|event| event == warned), "{events:#?}");
+    server.await.expect("both were asked for");
+}
