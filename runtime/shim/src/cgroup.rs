@@ -43,6 +43,11 @@ impl Entry {
         self.v2.as_ref().map(AsFd::as_fd)
     }
 
+    /// The lists of v1.
+    pub(crate) fn lists(&self) -> Vec<BorrowedFd<'_>> {
+        self.v1.iter().map(AsFd::as_fd).collect()
+    }
+
     /// Moves a process into what clone could not put it into. The first write after a quiet time waits for
     /// an RCU grace period, about 15 ms; the others do not.
     pub(crate) fn join(&self, pid: i32) -> Result<()> {

@@ -3,6 +3,10 @@
 //! The child joins the namespaces of the container's init by its pidfd in one call, after it was cloned into
 //! the right PID namespace and cgroup; it is not dumpable while it does (CVE-2016-9962), as the shim is not.
 //! Then it goes the same way as a container's own process.
+//!
+//! The process is a fork of the shim, which can do everything, or made by the shim's zygote ([`nursery`]), which costs less.
+
+mod nursery;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -24,6 +28,8 @@ use crate::relay::Owner;
 use crate::resolve::open_host;
 use crate::shim::{Outcome, Shim};
 use crate::users::become_root;
+pub(crate) use nursery::Nursery;
+use nursery::Ordered;
 
 /// Everything but PID, which clone has to bring.
 const NAMESPACES: u64 = ns::MNT | ns::NET | ns::IPC | ns::UTS | ns::CGROUP;
@@ -41,13 +47,13 @@ pub(crate) enum Told {
 #[derive(Debug)]
 pub(crate) struct Exec {
     pub(crate) id: String,
+    /// 0 as long as the zygote has not made it.
     pub(crate) pid: i32,
     pub(crate) container: u64,
     /// Who asked, and hears of the end.
     pub(crate) connection: u64,
     pub(crate) terminal: Option<OwnedFd>,
-    pidfd: OwnedFd,
-    line: Line,
+    way: Way,
     /// The client's sides, until the terminal is there.
     stdin: Option<OwnedFd>,
     stdout: Option<OwnedFd>,
@@ -57,11 +63,22 @@ pub(crate) struct Exec {
     failure: Option<Failure>,
 }
 
+/// How the process comes to be.
+#[derive(Debug)]
+enum Way {
+    /// It is a fork, and reports.
+    Long { pidfd: OwnedFd, line: Line },
+    /// The zygote makes it.
+    Short(Ordered),
+}
+
 impl Exec {
     /// The reason why it never ran, if it did not.
-    pub(crate) fn into_failure(self, ending: Ending) -> Option<Failure> {
-        if self.started {
-            return None;
+    fn into_failure(self, ending: Ending) -> Option<Failure> {
+        match self.way {
+            Way::Short(order) if !order.failed => return None,
+            Way::Long { .. } if self.started => return None,
+            _ => {}
         }
         Some(self.failure.unwrap_or_else(|| {
             let message = format!(
@@ -70,6 +87,13 @@ impl Exec {
             );
             Failure::system(message)
         }))
+    }
+
+    fn order_mut(&mut self) -> Option<&mut Ordered> {
+        match &mut self.way {
+            Way::Short(order) => Some(order),
+            Way::Long { .. } => None,
+        }
     }
 }
 
@@ -89,20 +113,7 @@ impl Shim {
         spec: RunSpec,
         fds: Vec<OwnedFd>,
     ) -> Result<Outcome> {
-        let spec = ExecSpec {
-            container: spec.container,
-            exec: spec.exec,
-            process: Process {
-                args: spec.args,
-                ..Process::default()
-            },
-            inherit: true,
-            stdin: false,
-            stdout: true,
-            stderr: true,
-            tty: false,
-        };
-        self.start_exec(connection, spec, fds, Told::AtEnd)
+        self.start_exec(connection, of_run(spec), fds, Told::AtEnd)
     }
 
     fn start_exec(
@@ -112,8 +123,8 @@ impl Shim {
         fds: Vec<OwnedFd>,
         told: Told,
     ) -> Result<Outcome> {
-        let (container_key, container) = self.exec_place(&spec)?;
-        let streams = Streams::take([spec.stdin, spec.stdout, spec.stderr], fds)?;
+        let container = self.exec_place(&spec)?;
+        let mut streams = Streams::take([spec.stdin, spec.stdout, spec.stderr], fds)?;
         if let Some(users) = &self.users {
             for fd in [&streams.stdin, &streams.stdout, &streams.stderr]
                 .into_iter()
@@ -122,6 +133,46 @@ impl Shim {
                 users.hand_over(fd)?;
             }
         }
+        if !spec.inherit {
+            self.nursery
+                .admit(&spec.process.capabilities, self.users.is_some());
+        }
+        if told == Told::AtEnd {
+            match self.order_exec(container, &spec.process.args, streams) {
+                Ok(order) => {
+                    self.await_birth(Exec {
+                        id: spec.exec,
+                        pid: 0,
+                        container,
+                        connection,
+                        terminal: None,
+                        way: Way::Short(order),
+                        stdin: None,
+                        stdout: None,
+                        told,
+                        executing: false,
+                        started: false,
+                        failure: None,
+                    });
+                    return Ok(Outcome::Later);
+                }
+                Err(refused) => streams = refused,
+            }
+        }
+        self.fork_exec((container, connection), spec, streams, told)?;
+        Ok(Outcome::Later)
+    }
+
+    fn fork_exec(
+        &mut self,
+        (container_key, connection): (u64, u64),
+        spec: ExecSpec,
+        streams: Streams,
+        told: Told,
+    ) -> Result<()> {
+        let container = self.containers.get(&container_key);
+        let container =
+            container.ok_or_else(|| Failure::not_found("container", &spec.container))?;
         let entry = &container.entry;
         let pidfd = container.pidfd.as_fd();
         let (line, child_line) = Line::pair().doing(|| "make a channel")?;
@@ -151,6 +202,10 @@ impl Shim {
                     .doing(|| "watch the process")
             }
         };
+        let failure = watched.err();
+        if failure.is_some() {
+            let _ = process::pidfd_kill(&pidfd, libc::SIGKILL);
+        }
         // Without a terminal the process has its own copies, and the shim keeps none.
         let (stdin, stdout) = if spec.tty {
             (streams.stdin, streams.stdout)
@@ -163,20 +218,16 @@ impl Shim {
             container: container_key,
             connection,
             terminal: None,
-            pidfd,
-            line,
+            way: Way::Long { pidfd, line },
             stdin,
             stdout,
             told,
             executing: false,
             started: false,
-            failure: watched.err(),
+            failure,
         };
-        if exec.failure.is_some() {
-            let _ = process::pidfd_kill(&exec.pidfd, libc::SIGKILL);
-        }
         self.execs.insert(key, exec);
-        Ok(Outcome::Later)
+        Ok(())
     }
 
     /// What the process does that has been cloned. Not a part of the shim's way, whose stack is copied page by page after
@@ -204,19 +255,19 @@ impl Shim {
     }
 
     /// The container to exec in, which runs and has nothing of that id yet.
-    fn exec_place(&self, spec: &ExecSpec) -> Result<(u64, &Container)> {
+    fn exec_place(&self, spec: &ExecSpec) -> Result<u64> {
         let key = self.container_key(&spec.container)?;
-        let container = self.containers.get(&key).filter(|c| c.is_running());
-        let container = container.ok_or_else(|| {
-            Failure::invalid(format!("container {} does not run", spec.container))
-        })?;
+        if !self.containers.get(&key).is_some_and(Container::is_running) {
+            let message = format!("container {} does not run", spec.container);
+            return Err(Failure::invalid(message));
+        }
         if self.exec_key(&spec.exec).is_some() || self.container_key(&spec.exec).is_ok() {
             return Err(Failure::new(
                 FailureKind::Exists,
                 format!("id {:?} is taken", spec.exec),
             ));
         }
-        Ok((key, container))
+        Ok(key)
     }
 
     /// Takes the reports that have come from an exec's process.
@@ -225,7 +276,10 @@ impl Shim {
             let Some(exec) = self.execs.get_mut(&key).filter(|e| !e.started) else {
                 return;
             };
-            match exec.line.receive() {
+            let Way::Long { line, .. } = &exec.way else {
+                return;
+            };
+            match line.receive() {
                 Ok(Received::Empty) => return,
                 Ok(Received::Report(Report::Terminal, Some(master))) => {
                     if let Err(failure) = self.use_exec_terminal(key, master) {
@@ -242,7 +296,7 @@ impl Shim {
                     if exec.told == Told::AtEnd {
                         return;
                     }
-                    self.poller.remove(&exec.line);
+                    self.poller.remove(line);
                     if exec.started {
                         let (connection, pid) = (exec.connection, exec.pid);
                         self.reply_later(connection, &Reply::Started { pid });
@@ -257,13 +311,36 @@ impl Shim {
         }
     }
 
+    pub(crate) fn exec_ended(&mut self, key: u64, ending: Ending) {
+        let Some(mut exec) = self.execs.remove(&key) else {
+            return;
+        };
+        let connection = exec.connection;
+        if exec
+            .order_mut()
+            .is_some_and(|order| order.is_to_be_repeated())
+        {
+            match self.repeat(exec) {
+                Ok(()) => return,
+                Err(failure) => return self.reply_later(connection, &failure.into()),
+            }
+        }
+        let reply = match exec.into_failure(ending) {
+            Some(failure) => failure.into(),
+            None => Reply::ExecExited { code: ending.code },
+        };
+        self.reply_later(connection, &reply);
+    }
+
     fn fail_exec(&mut self, key: u64, failure: Failure) {
         let Some(exec) = self.execs.get_mut(&key) else {
             return;
         };
-        self.poller.remove(&exec.line);
         exec.failure.get_or_insert(failure);
-        let _ = process::pidfd_kill(&exec.pidfd, libc::SIGKILL);
+        if let Way::Long { pidfd, line } = &exec.way {
+            self.poller.remove(line);
+            let _ = process::pidfd_kill(pidfd, libc::SIGKILL);
+        }
     }
 
     fn use_exec_terminal(&mut self, key: u64, master: OwnedFd) -> Result<()> {
@@ -306,6 +383,22 @@ impl Streams {
             stdout: next(named[1]),
             stderr: next(named[2]),
         })
+    }
+}
+
+fn of_run(spec: RunSpec) -> ExecSpec {
+    ExecSpec {
+        container: spec.container,
+        exec: spec.exec,
+        process: Process {
+            args: spec.args,
+            ..Process::default()
+        },
+        inherit: true,
+        stdin: false,
+        stdout: true,
+        stderr: true,
+        tty: false,
     }
 }
 

@@ -37,10 +37,14 @@ impl Shim {
     }
 
     /// An exec's process leads a session; whatever it started is in that session unless it left on purpose.
-    fn kill_session(&self, key: u64, signal: i32) {
+    pub(crate) fn kill_session(&mut self, key: u64, signal: i32) {
+        self.learn_of_births();
         let Some(exec) = self.execs.get(&key) else {
             return;
         };
+        if exec.pid == 0 {
+            return self.kill_unborn(key);
+        }
         let processes = self
             .containers
             .get(&exec.container)

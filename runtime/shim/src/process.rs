@@ -24,6 +24,7 @@ use crate::failure::{Doing, Failure, Result};
 use crate::host::Host;
 use crate::oci::Gate;
 pub(crate) use cwd::make as make_cwd;
+pub(crate) use program::candidates;
 pub(crate) use terminal::open as open_terminal;
 
 /// What becomes descriptors 0, 1 and 2.
@@ -115,6 +116,17 @@ pub(crate) fn set_limits_and_label(host: &Host, spec: &Process) -> Result<()> {
     let score = spec.oom_score_adj.unwrap_or(host.oom_score_adj);
     let _ = host.write_proc("self/oom_score_adj", &score.to_string());
     set_label(host, spec)
+}
+
+/// Labels for the program that is executed: where one is written, or else there, and what.
+pub(crate) fn labels(spec: &Process) -> Vec<([&'static str; 2], String)> {
+    const ALL: &str = "thread-self/attr/exec";
+    let profile = spec.apparmor.as_ref().map(|profile| {
+        let own = "thread-self/attr/apparmor/exec";
+        ([own, ALL], format!("exec {profile}"))
+    });
+    let label = spec.selinux.clone().map(|label| ([ALL, ALL], label));
+    profile.into_iter().chain(label).collect()
 }
 
 fn set_label(host: &Host, spec: &Process) -> Result<()> {

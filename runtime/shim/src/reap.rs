@@ -1,6 +1,6 @@
 //! The end of processes: pause, containers, execs, and orphans that the kernel gave to the shim.
 
-use hanok_shim::protocol::{Event, Exit, Reply};
+use hanok_shim::protocol::{Event, Exit};
 use rustix::process::{WaitOptions, WaitStatus, wait};
 
 use crate::container::Phase;
@@ -47,6 +47,10 @@ impl Shim {
             self.publish(&Event::SandboxExited);
             return;
         }
+        if self.is_zygote(pid) {
+            return self.zygote_ended();
+        }
+        self.learn_of_births();
         let container = self
             .containers
             .iter()
@@ -146,17 +150,5 @@ impl Shim {
         self.detach_all(key);
         self.drop_stdin_relays(key);
         self.publish(&Event::ContainerExited { exit });
-    }
-
-    pub(crate) fn exec_ended(&mut self, key: u64, ending: Ending) {
-        let Some(exec) = self.execs.remove(&key) else {
-            return;
-        };
-        let connection = exec.connection;
-        let reply = match exec.into_failure(ending) {
-            Some(failure) => failure.into(),
-            None => Reply::ExecExited { code: ending.code },
-        };
-        self.reply_later(connection, &reply);
     }
 }

@@ -14,7 +14,7 @@ use rustix::net::{SocketFlags, accept_with};
 use crate::attach::Attached;
 use crate::connection::{Connection, Phase};
 use crate::container::{self, Container};
-use crate::exec::Exec;
+use crate::exec::{Exec, Nursery};
 use crate::failure::{Failure, Result};
 use crate::host::Host;
 use crate::poller::{Interest, Poller, Ready, Token};
@@ -43,6 +43,7 @@ pub(crate) struct Shim {
     pub(crate) connections: BTreeMap<u64, Connection>,
     pub(crate) containers: BTreeMap<u64, Container>,
     pub(crate) execs: BTreeMap<u64, Exec>,
+    pub(crate) nursery: Nursery,
     pub(crate) relays: BTreeMap<u64, Relay>,
     pub(crate) attached: BTreeMap<u64, Attached>,
     pub(crate) shutdown: Option<Shutdown>,
@@ -82,6 +83,7 @@ impl Shim {
             connections: BTreeMap::new(),
             containers: BTreeMap::new(),
             execs: BTreeMap::new(),
+            nursery: Nursery::default(),
             relays: BTreeMap::new(),
             attached: BTreeMap::new(),
             shutdown: None,
@@ -117,6 +119,7 @@ impl Shim {
 
     /// Once after some work; then it sleeps until something happens.
     fn rest(&mut self) {
+        self.rest_nursery();
         give_back();
         self.untidy = false;
     }

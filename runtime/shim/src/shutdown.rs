@@ -29,9 +29,11 @@ impl Shutdown {
 
 impl Shim {
     pub(crate) fn start_shutdown(&mut self, connection: u64) -> Outcome {
-        for exec in self.execs.values() {
-            let _ = process::kill(exec.pid, libc::SIGKILL);
+        let execs: Vec<u64> = self.execs.keys().copied().collect();
+        for key in execs {
+            self.kill_session(key, libc::SIGKILL);
         }
+        self.nursery.end();
         for container in self.containers.values().filter(|c| c.is_alive()) {
             container.cgroups.kill_all();
             let _ = process::pidfd_kill(&container.pidfd, libc::SIGKILL);
@@ -66,7 +68,9 @@ impl Shim {
     }
 
     fn is_alone(&self) -> bool {
-        self.execs.is_empty() && self.containers.values().all(|c| !c.is_alive())
+        self.nursery.is_empty()
+            && self.execs.is_empty()
+            && self.containers.values().all(|c| !c.is_alive())
     }
 
     fn kill_pause_when_alone(&self) {

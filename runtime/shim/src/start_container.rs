@@ -20,6 +20,7 @@ pub(crate) use setup::receive_only;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use hanok_shim::protocol::{ContainerSpec, FailureKind, MountSource, Namespace, Reply};
 use hanok_shim::sys::clone::{Cloned, clone_process, ns, setns};
@@ -55,6 +56,8 @@ impl Shim {
             let message = format!("container {:?} exists already", spec.id);
             return Err(Failure::new(FailureKind::Exists, message));
         }
+        self.nursery
+            .admit(&spec.process.capabilities, self.users.is_some());
         self.make_shm(&spec, label)?;
         let (mut io, stdio) = open_io(self, &spec)?;
         let cgroups = Cgroups::new(&spec.cgroups);
@@ -109,10 +112,10 @@ impl Shim {
             Container {
                 id: spec.id,
                 pid,
-                pidfd,
+                pidfd: Rc::new(pidfd),
                 state_dir: PathBuf::from(spec.state_dir),
                 cgroups,
-                entry,
+                entry: Rc::new(entry),
                 owns_pids: spec.namespaces.pid == Namespace::New,
                 oom,
                 oom_kills_before,
@@ -189,7 +192,7 @@ impl Shim {
                 Ok(Received::Empty) => return,
                 Ok(Received::Report(Report::Resolved(user), _)) => container.user = Some(user),
                 Ok(Received::Report(Report::Succeeded { pid }, Some(pidfd))) => {
-                    (container.pid, container.pidfd) = (pid, pidfd);
+                    (container.pid, container.pidfd) = (pid, Rc::new(pidfd));
                     let alive = process::pidfd_kill(&container.pidfd, 0)
                         .and_then(|()| start.line.permit())
                         .doing(|| "wake the container");

@@ -14,6 +14,7 @@ pub mod net;
 pub mod process;
 pub mod signal;
 pub mod socket;
+pub mod zygote;
 
 use rustix::io::Errno;
 

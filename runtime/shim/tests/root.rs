@@ -40,3 +40,6 @@ mod start;
 mod static_programs;
 #[path = "root/users.rs"]
 mod users;
+#[cfg(target_arch = "x86_64")]
+#[path = "root/zygote.rs"]
+mod zygote;

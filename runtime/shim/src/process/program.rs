@@ -65,6 +65,15 @@ impl Program {
     }
 }
 
+/// Where the program of `args` may be, without a look: the shim sees the node's files. None for what is no name.
+pub(crate) fn candidates(args: &[String], env: &[String]) -> Option<Vec<String>> {
+    let name = args.first().filter(|name| !name.is_empty())?;
+    match name.contains('/') {
+        true => Some(vec![name.clone()]),
+        false => Some(directories(env).map(|dir| below(dir, name)).collect()),
+    }
+}
+
 /// A program named by its path.
 fn named(path: &str) -> Result<CString> {
     let file = c_string(path, "the program's path")?;
@@ -83,21 +92,24 @@ fn named(path: &str) -> Result<CString> {
     }
 }
 
-/// Files of that name in the directories of PATH. An empty element would mean the working directory, which
-/// is nobody's intention here.
+/// The directories of PATH. An empty element would mean the working directory, which is nobody's intention here.
+fn directories(env: &[String]) -> impl Iterator<Item = &str> {
+    let path = env.iter().rev().find_map(|e| e.strip_prefix("PATH="));
+    path.unwrap_or(DEFAULT_PATH)
+        .split(':')
+        .filter(|dir| !dir.is_empty())
+}
+
+fn below(dir: &str, name: &str) -> String {
+    format!("{}/{name}", dir.trim_end_matches('/'))
+}
+
+/// Files of that name in the directories of PATH.
 fn search(name: &str, env: &[String]) -> Result<Vec<CString>> {
-    let path = env
-        .iter()
-        .rev()
-        .find_map(|e| e.strip_prefix("PATH="))
-        .unwrap_or(DEFAULT_PATH);
     let mut candidates = Vec::new();
     let mut denied = false;
-    for dir in path.split(':').filter(|dir| !dir.is_empty()) {
-        let file = c_string(
-            &format!("{}/{name}", dir.trim_end_matches('/')),
-            "the program's path",
-        )?;
+    for dir in directories(env) {
+        let file = c_string(&below(dir, name), "the program's path")?;
         let Ok(found) = stat(file.as_c_str()) else {
             continue;
         };

@@ -5,6 +5,7 @@
 //! because they could not be made or because the caller is gone, and the start has failed.
 
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use hanok_shim::protocol::ContainerSpec;
 use rustix::io::{Errno, ioctl_fionbio, read};
@@ -69,7 +70,7 @@ fn join(container: &mut Container) -> Result<()> {
     let Phase::Starting(start) = &container.phase else {
         return Ok(());
     };
-    container.entry = container.cgroups.entry()?;
+    container.entry = Rc::new(container.cgroups.entry()?);
     if container.entry.at_clone().is_some() {
         let message = "a process is born in a cgroup of v2, which has to be there before";
         return Err(Failure::invalid(message));

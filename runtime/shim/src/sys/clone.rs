@@ -88,7 +88,7 @@ fn clone_as(signal: u64, flags: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<C
 
 /// `EINVAL` unless the process has one thread: unshare(2) of CLONE_THREAD is allowed then only, and does
 /// nothing.
-fn require_single_thread() -> Result<()> {
+pub(super) fn require_single_thread() -> Result<()> {
     // SAFETY: the call has no effect on memory or descriptors.
     check_int(unsafe { libc::unshare(libc::CLONE_THREAD) }).map(drop)
 }

@@ -407,3 +407,15 @@ fn root_this_machine_can_have_user_namespaces_and_sysfs_cannot() {
     assert!(!refused.status.success());
     assert!(String::from_utf8_lossy(&refused.stderr).contains("/no/such/directory"));
 }
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn root_both_ways_of_an_exec_lead_to_the_same_user_inside() {
+    let users = Users::new();
+    let mut spec = users.spec("c1", "sleep 1000");
+    spec.process.user.spec = "1000:1000".into();
+    // Over what the user namespace owns, which the zygote is not in.
+    spec.process.capabilities.bounding |= 1 << 19;
+    users.pod.run(&spec);
+    crate::zygote::compare(&users.pod, "c1");
+}

@@ -1,0 +1,249 @@
+//! The short way of an exec, by the shim's zygote: it does what the long way does, for whom it may, and is never missed.
+
+use std::fs;
+use std::io::{PipeReader, Read};
+use std::os::fd::AsFd;
+
+use hanok_shim::client::Client;
+use hanok_shim::protocol::*;
+use hanok_shim::sys::process::kill;
+
+use crate::rig::{Pod, is_running, wait_for};
+
+const SYS_PTRACE: u64 = 1 << 19;
+
+/// A run that has begun.
+struct Run {
+    client: Client,
+    stdout: PipeReader,
+}
+
+fn begin(pod: &Pod, container: &str, exec: &str, args: &[&str]) -> Run {
+    let mut client = pod.client();
+    let (stdout, far) = std::io::pipe().unwrap();
+    let request = Request::Run(Box::new(RunSpec {
+        container: container.into(),
+        exec: exec.into(),
+        args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+    }));
+    client.send(&request, &[far.as_fd(), far.as_fd()]).unwrap();
+    Run { client, stdout }
+}
+
+impl Run {
+    fn end(mut self) -> (Reply, String) {
+        let mut text = String::new();
+        self.stdout.read_to_string(&mut text).unwrap();
+        (self.client.reply().unwrap(), text)
+    }
+}
+
+/// How a command ends, and what it says.
+fn run(pod: &Pod, container: &str, args: &[&str]) -> (Reply, String) {
+    begin(pod, container, "e", args).end()
+}
+
+fn said(pod: &Pod, container: &str, script: &str) -> String {
+    let (reply, text) = run(pod, container, &["sh", "-c", script]);
+    assert_eq!(reply, Reply::ExecExited { code: 0 }, "{text}");
+    text
+}
+
+fn sleeper(pod: &Pod, id: &str) -> ContainerSpec {
+    pod.spec(id, &["sleep", "1000"])
+}
+
+/// The shim's zygote, while no exec is under way.
+pub(crate) fn zygote(pod: &Pod) -> Option<i32> {
+    let shim = pod.shim_pid;
+    let name = |pid| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let children = fs::read_to_string(format!("/proc/{shim}/task/{shim}/children")).unwrap();
+    let mut children = children.split_whitespace().map(|pid| pid.parse().unwrap());
+    children.find(|pid| is_running(*pid) && name(*pid) == name(shim))
+}
+
+/// Has a second exec asked for, and so a zygote made.
+fn with_zygote(pod: &Pod, container: &str) -> i32 {
+    for _ in 0..2 {
+        assert_eq!(said(pod, container, "echo up"), "up\n");
+    }
+    zygote(pod).unwrap()
+}
+
+/// Everything that a process can tell of itself and is not its own.
+const CONFESSION: &str = "id; pwd; umask; env | sort; tty; \
+    grep -vE '^(Pid|PPid|Tgid|Ngid|NSpid|NStgid|NSpgid|NSsid|Vm|Rss|Hugetlb|Threads|.*ctxt|Cpus|Mems|Speculation|SigQ)' /proc/self/status; \
+    cat /proc/self/cgroup /proc/self/limits /proc/self/oom_score_adj /proc/self/timerslack_ns; \
+    for fd in /proc/self/fd/*; do echo $fd; done; readlink /proc/self/root /proc/self/cwd; \
+    for n in /proc/self/ns/*; do readlink $n; done; \
+    set -- $(cat /proc/self/stat); echo $(( $1 == $5 )) $(( $5 == $6 )) $7; cat /proc/keys | wc -l";
+
+/// The first exec goes the long way, the second the short one.
+pub(crate) fn compare(pod: &Pod, container: &str) {
+    let long = said(pod, container, CONFESSION);
+    assert_eq!(zygote(pod), None);
+    let short = said(pod, container, CONFESSION);
+    assert!(zygote(pod).is_some(), "the short way was not gone");
+    assert_eq!(short, long);
+    assert!(
+        long.contains("Seccomp") && long.contains("Max open files"),
+        "{long}"
+    );
+}
+
+#[test]
+fn root_both_ways_lead_to_the_same_process() {
+    let mut pod = Pod::started();
+    let mut container = sleeper(&pod, "c1");
+    container.cgroups = pod.make_cgroups();
+    container.process.oom_score_adj = Some(321);
+    pod.run(&container);
+    compare(&pod, "c1");
+}
+
+#[test]
+fn root_both_ways_lead_to_the_same_user_with_the_same_rights() {
+    let pod = Pod::started();
+    let mut container = sleeper(&pod, "c1");
+    let process = &mut container.process;
+    process.user = User {
+        spec: "app".into(),
+        gid: None,
+        additional_gids: vec![7],
+        strict_groups: false,
+    };
+    process.cwd = "/work/here".into();
+    process.umask = Some(0o077);
+    process.no_new_privileges = true;
+    process.rlimits = vec![(7, 100, 200), (4, 0, 0)];
+    process.capabilities = Capabilities {
+        bounding: 0x401,
+        effective: 0x400,
+        permitted: 0x400,
+        inheritable: 0x400,
+        ambient: 0x400,
+    };
+    // `ret ALLOW`.
+    process.seccomp = [
+        6_u16.to_ne_bytes().as_slice(),
+        &[0, 0],
+        &0x7fff_0000_u32.to_ne_bytes(),
+    ]
+    .concat();
+    process.env.push("TEXT=of several\nlines".into());
+    pod.run(&container);
+    compare(&pod, "c1");
+}
+
+#[test]
+fn root_what_fails_on_the_short_way_is_told_by_the_long_one() {
+    let pod = Pod::started();
+    pod.run(&sleeper(&pod, "c1"));
+    with_zygote(&pod, "c1");
+    let (reply, _) = run(&pod, "c1", &["foo"]);
+    let message = "exec: \"foo\": executable file not found in $PATH".into();
+    let kind = FailureKind::CommandNotFound;
+    assert_eq!(reply, Reply::Failed { kind, message });
+    assert_eq!(said(&pod, "c1", "echo still"), "still\n");
+    // As is what has no room on the board.
+    let long = "x".repeat(100 << 10);
+    let (reply, text) = run(&pod, "c1", &["echo", "-n", &long, &long, &long]);
+    assert_eq!(reply, Reply::ExecExited { code: 0 });
+    assert_eq!(text.len(), 3 * long.len() + 2);
+    let (reply, _) = run(&pod, "c1", &["sh", "-c", "kill -9 $$"]);
+    assert_eq!(reply, Reply::ExecExited { code: 137 });
+}
+
+#[test]
+fn root_a_zygote_that_hangs_or_dies_is_not_missed() {
+    let pod = Pod::started();
+    pod.run(&sleeper(&pod, "c1"));
+    let stop = |zygote| kill(zygote, libc::SIGSTOP).unwrap();
+    // Whoever comes next goes the long way, and what it had begun is done when it is gone.
+    let zygote = with_zygote(&pod, "c1");
+    stop(zygote);
+    let waiting = begin(&pod, "c1", "waiting", &["echo", "waited"]);
+    assert_eq!(said(&pod, "c1", "echo other"), "other\n");
+    kill(zygote, libc::SIGKILL).unwrap();
+    let (reply, text) = waiting.end();
+    assert_eq!(
+        (reply, text.as_str()),
+        (Reply::ExecExited { code: 0 }, "waited\n")
+    );
+    // An exec can be killed before there is a process.
+    let zygote = with_zygote(&pod, "c1");
+    stop(zygote);
+    let waiting = begin(&pod, "c1", "waiting", &["sleep", "1000"]);
+    assert_eq!(said(&pod, "c1", "echo other"), "other\n");
+    pod.ok(&Request::Kill {
+        id: "waiting".into(),
+        signal: 9,
+        all: true,
+    });
+    let (reply, _) = waiting.end();
+    assert!(matches!(reply, Reply::Failed { .. }), "{reply:?}");
+    assert!(with_zygote(&pod, "c1") != zygote);
+}
+
+#[test]
+fn root_a_shim_with_an_order_that_nobody_follows_shuts_down() {
+    let mut pod = Pod::started();
+    pod.run(&sleeper(&pod, "c1"));
+    let zygote = with_zygote(&pod, "c1");
+    kill(zygote, libc::SIGSTOP).unwrap();
+    let _waiting = begin(&pod, "c1", "waiting", &["true"]);
+    pod.shut_down();
+    assert!(!is_running(zygote));
+}
+
+#[test]
+fn root_a_zygote_ends_with_its_shim_and_when_nothing_happens() {
+    let pod = Pod::started();
+    pod.run(&sleeper(&pod, "c1"));
+    with_zygote(&pod, "c1");
+    wait_for("its rest", || zygote(&pod).is_none().then_some(()));
+    let second = with_zygote(&pod, "c1");
+    let init = fs::read_to_string(format!("/proc/{0}/task/{0}/children", pod.shim_pid)).unwrap();
+    kill(pod.shim_pid, libc::SIGKILL).unwrap();
+    wait_for("its end", || (!is_running(second)).then_some(()));
+    // The pod's processes outlive their shim; nobody else ends them here.
+    for pid in init.split_whitespace().map(|pid| pid.parse().unwrap()) {
+        let _ = kill(pid, libc::SIGKILL);
+    }
+}
+
+#[test]
+fn root_who_can_trace_the_nodes_processes_finds_no_zygote() {
+    let pod = Pod::started();
+    pod.run(&sleeper(&pod, "c1"));
+    with_zygote(&pod, "c1");
+    // A debugger comes.
+    let mut debugger = sleeper(&pod, "c2");
+    debugger.process.capabilities.bounding |= SYS_PTRACE;
+    pod.run(&debugger);
+    wait_for("its end", || zygote(&pod).is_none().then_some(()));
+    for container in ["c1", "c2", "c1"] {
+        assert_eq!(said(&pod, container, "echo up"), "up\n");
+        assert_eq!(zygote(&pod), None);
+    }
+}
+
+#[test]
+fn root_what_the_zygote_makes_cannot_be_looked_into() {
+    for user in ["0", "1000"] {
+        let pod = Pod::started();
+        // Its memory is the zygote's for a moment.
+        let script = "exec 2>/dev/null; while :; do for p in /proc/[0-9]*; do [ $p = /proc/1 ] || \
+            case $(readlink $p/exe; tr '\\0' ' ' < $p/environ; cat $p/maps; head -c 1 $p/mem) in \
+            *hanok*) echo caught $p;; esac; done; done";
+        let mut spec = pod.spec("c1", &["sh", "-c", script]);
+        spec.process.user.spec = user.into();
+        pod.run(&spec);
+        for _ in 0..200 {
+            let (reply, _) = run(&pod, "c1", &["true"]);
+            assert_eq!(reply, Reply::ExecExited { code: 0 });
+        }
+        assert!(zygote(&pod).is_some());
+        assert_eq!(pod.log_text("c1"), "", "{user}");
+    }
+}
