@@ -71,7 +71,7 @@ fn kind(pid: i32) -> Option<&'static str> {
     // pause programs are told from the pods' by how they are started: the peer's image has nothing else.
     match name.trim_end() {
         "hanok" => Some("agent"),
-        "hanok-shim" | "containerd-shim" => Some("shim"),
+        "hanok-shim" | "hanok-zygote" | "containerd-shim" => Some("shim"),
         "hanok-pause" | "pause" => Some("pause"),
         "kubelet" => Some("kubelet"),
         "containerd" => Some("containerd"),

@@ -17,7 +17,7 @@
 mod child;
 mod order;
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -26,6 +26,9 @@ use rustix::io::Errno;
 use super::clone::require_single_thread;
 use super::{Result, check};
 pub use order::{Ids, Order};
+
+/// Its name among the processes: who looks for shims must not take it for one.
+pub const NAME: &CStr = c"hanok-zygote";
 
 /// Bytes of the board. What does not fit goes the long way; pages that are never written cost nothing.
 const BOARD: usize = 256 << 10;
@@ -219,7 +222,7 @@ fn serve(board: NonNull<Board>, maker: u32) -> ! {
 
 /// Signals, the bond to the maker, and the end of a stack for children.
 fn prepare(maker: u32) -> Option<*mut c_void> {
-    // SAFETY: sets of signals and dispositions of this process alone; the calls read valid memory.
+    // SAFETY: signals, name and bond of this process alone; the calls read valid memory.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
@@ -227,6 +230,7 @@ fn prepare(maker: u32) -> Option<*mut c_void> {
         // The standard library ignores it, and a program must not.
         let default: libc::sigaction = std::mem::zeroed();
         libc::sigaction(libc::SIGPIPE, &raw const default, null_mut());
+        libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         if libc::getppid().cast_unsigned() != maker {
             return None;

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use hanok_shim::client::Client;
 use hanok_shim::protocol::*;
 use hanok_shim::sys::process::kill;
+use hanok_shim::sys::zygote::NAME;
 
 use crate::rig::{Pod, is_running, wait_for};
 
@@ -57,9 +58,10 @@ fn sleeper(pod: &Pod, id: &str) -> ContainerSpec {
 pub(crate) fn zygote(pod: &Pod) -> Option<i32> {
     let shim = pod.shim_pid;
     let name = |pid| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let wanted = NAME.to_str().unwrap();
     let children = fs::read_to_string(format!("/proc/{shim}/task/{shim}/children")).unwrap();
     let mut children = children.split_whitespace().map(|pid| pid.parse().unwrap());
-    children.find(|pid| is_running(*pid) && name(*pid) == name(shim))
+    children.find(|pid| is_running(*pid) && name(*pid).trim_end() == wanted)
 }
 
 /// Has a second exec asked for, and so a zygote made.
