@@ -95,6 +95,8 @@ pub struct Settings {
     pub reserved: BTreeMap<String, Amount>,
     /// Fields and flags that were given and have no effect.
     pub without_effect: Vec<String>,
+    /// Every flag with the value that was given, as it may be shown; empty without one.
+    pub flags: BTreeMap<String, String>,
 }
 
 /// How a node reaches the API server.

@@ -3,12 +3,16 @@
 //! Only the command line's shape; what a flag means together with the configuration file is said in
 //! [`crate::config`]. A flag that is given goes before the file.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
 
 /// Everything that `hanok agent` takes.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Default, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct Flags {
     /// How to reach the API server, and as whom
     #[arg(long, value_name = "FILE")]
@@ -23,27 +27,34 @@ pub struct Flags {
     #[arg(long, value_name = "FILE")]
     pub bootstrap_kubeconfig: Option<PathBuf>,
     #[command(flatten)]
+    #[serde(flatten)]
     /// About the Node object.
     pub node: NodeFlags,
     #[command(flatten)]
+    #[serde(flatten)]
     /// Directories.
     pub paths: PathFlags,
     #[command(flatten)]
+    #[serde(flatten)]
     /// The kubelet API.
     pub serving: ServingFlags,
     #[command(flatten)]
+    #[serde(flatten)]
     /// Pods and their surroundings.
     pub pods: PodFlags,
     #[command(flatten)]
+    #[serde(flatten)]
     /// Accepted for the sake of scripts and units written for the kubelet.
     pub ignored: IgnoredFlags,
     /// Log verbosity: 0 to 3 are info, 4 and 5 debug, more is trace (RUST_LOG goes before it)
+    #[serde(rename = "v")]
     #[arg(long = "v", short = 'v', value_name = "LEVEL")]
     pub verbosity: Option<u8>,
 }
 
 /// About the Node object.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Default, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct NodeFlags {
     /// Name of the Node; default is the host name
     #[arg(long, value_name = "NAME")]
@@ -75,7 +86,8 @@ pub struct NodeFlags {
 }
 
 /// Directories and files.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Default, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct PathFlags {
     /// Pods' volumes; default is the state directory
     #[arg(long, value_name = "DIR")]
@@ -119,7 +131,8 @@ pub struct PathFlags {
 }
 
 /// The kubelet API.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Default, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct ServingFlags {
     /// Address of the kubelet API
     #[arg(long, value_name = "IP")]
@@ -163,7 +176,8 @@ pub struct ServingFlags {
 }
 
 /// Pods and their surroundings.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Default, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct PodFlags {
     /// Directory or file with the manifests of static pods
     #[arg(long, value_name = "PATH")]
@@ -207,7 +221,8 @@ pub struct PodFlags {
 }
 
 /// Flags without effect: accepted, and named in a warning when they are given.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Default, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct IgnoredFlags {
     #[arg(long, hide = true)]
     /// The runtime is built in.
@@ -256,6 +271,33 @@ pub struct IgnoredFlags {
     pub vmodule: Option<String>,
 }
 
+impl Flags {
+    /// Every flag with the value that was given, or nothing. What may be a secret is not shown.
+    pub fn shown(&self) -> BTreeMap<String, String> {
+        // A path that is no text has no JSON, and is refused elsewhere.
+        let Ok(Value::Object(flags)) = serde_json::to_value(self) else {
+            return BTreeMap::new();
+        };
+        let shown = |(name, value): (String, Value)| {
+            let text = match value {
+                Value::Null => String::new(),
+                Value::String(_) if SECRET.contains(&name.as_str()) => "CLASSIFIED".to_owned(),
+                Value::String(text) => text,
+                Value::Array(list) => {
+                    let list: Vec<_> = list.iter().filter_map(Value::as_str).collect();
+                    list.join(",")
+                }
+                other => other.to_string(),
+            };
+            (name, text)
+        };
+        flags.into_iter().map(shown).collect()
+    }
+}
+
+/// Flags whose values may be secrets.
+const SECRET: [&str; 1] = ["manifest-url-header"];
+
 impl IgnoredFlags {
     /// The flags that were given.
     pub fn given(&self) -> Vec<&'static str> {
@@ -292,5 +334,54 @@ impl IgnoredFlags {
             .filter(|(_, value)| value.is_some())
             .map(|(name, _)| name)
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Command, FromArgMatches as _};
+
+    fn parse(args: &[&str]) -> Flags {
+        let matches = Flags::augment_args(Command::new("agent")).get_matches_from(args);
+        Flags::from_arg_matches(&matches).expect("flags")
+    }
+
+    #[test]
+    fn every_flag_is_shown_by_its_name() {
+        let command = Flags::augment_args(Command::new("agent"));
+        let mut names: Vec<_> = command
+            .get_arguments()
+            .filter_map(|arg| arg.get_long())
+            .collect();
+        names.sort_unstable();
+        let shown = Flags::default().shown();
+        assert_eq!(names, shown.keys().collect::<Vec<_>>());
+        assert!(shown.values().all(String::is_empty));
+    }
+
+    #[test]
+    fn values_are_shown_as_they_were_given_and_secrets_are_not() {
+        let given = [
+            "agent",
+            "--config=/etc/config.yaml",
+            "--max-pods=7",
+            "--register-node",
+            "--allowed-unsafe-sysctls=kernel.msg*,net.core.somaxconn",
+            "--manifest-url-header=Authorization:Bearer x",
+            "-v4",
+        ];
+        let shown = parse(&given).shown();
+        for (name, want) in [
+            ("config", "/etc/config.yaml"),
+            ("max-pods", "7"),
+            ("register-node", "true"),
+            ("allowed-unsafe-sysctls", "kernel.msg*,net.core.somaxconn"),
+            ("manifest-url-header", "CLASSIFIED"),
+            ("v", "4"),
+            ("node-ip", ""),
+        ] {
+            assert_eq!(shown[name], want, "{name}");
+        }
     }
 }

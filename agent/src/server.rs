@@ -3,6 +3,7 @@
 //! ```text
 //! TLS (client certificate verified if there is one) ─► authn: who ─► authz: may they ─► route
 //!     route:  /pods /runningpods/ /healthz /configz /metrics      answers from memory
+//!             /statusz /flagz                                     what this process is, and its flags
 //!             /stats/summary /metrics/{resource,cadvisor}         stats: looked at now
 //!             /containerLogs                                      logs: CRI files, followed by inotify
 //!             /exec /attach /run /portForward                     session on WebSocket or SPDY ─► runtime
@@ -28,9 +29,11 @@ mod target;
 #[cfg(test)]
 mod testing;
 mod tls;
+mod zpages;
 
 pub(crate) use logs::watch;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -77,7 +80,7 @@ pub struct ServerConfig {
     pub stream_idle_timeout: Duration,
     /// How long a client may take to open its streams.
     pub stream_creation_timeout: Duration,
-    /// Whether logs, exec and the like are served (enableDebuggingHandlers).
+    /// Whether logs, exec, the process's own pages and the like are served (enableDebuggingHandlers).
     pub debugging_handlers: bool,
 }
 
@@ -121,6 +124,8 @@ pub struct Deps {
     pub health: Health,
     /// The KubeletConfiguration in force, for `/configz`.
     pub configz: serde_json::Value,
+    /// The flags of the command line with their values, for `/flagz`.
+    pub flags: BTreeMap<String, String>,
 }
 
 impl fmt::Debug for Deps {

@@ -53,6 +53,7 @@ pub fn resolve(
         reserved: reserved(&kubelet)?,
         kubelet,
         without_effect,
+        flags: flags.shown(),
     })
 }
 

@@ -71,6 +71,11 @@ pub(super) fn needs(method: &Method, path: &str) -> Needs {
         vec!["log"]
     } else if below("/checkpoint") {
         vec!["checkpoint"]
+    } else if below("/statusz") {
+        vec!["statusz"]
+    } else if below("/flagz") {
+        // As a kubelet has it: the flags are a part of the configuration.
+        vec!["configz"]
     } else {
         vec!["proxy"]
     };
@@ -217,6 +222,8 @@ mod tests {
             ("/metrics/cadvisor", &["metrics"]),
             ("/logs/", &["log"]),
             ("/checkpoint/a/b/c", &["checkpoint"]),
+            ("/statusz", &["statusz"]),
+            ("/flagz", &["configz"]),
             ("/containerLogs/a/b/c", &["proxy"]),
             ("/exec/a/b/c", &["proxy"]),
             ("/", &["proxy"]),

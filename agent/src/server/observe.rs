@@ -19,16 +19,17 @@ use super::Health;
 use super::route::App;
 use super::target::Refusal;
 
-/// When this process began to serve, seconds since the epoch.
-static STARTED: LazyLock<f64> = LazyLock::new(|| {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0.0, |since| since.as_secs_f64())
-});
+/// When this process began to serve.
+static STARTED: LazyLock<SystemTime> = LazyLock::new(SystemTime::now);
 
 /// The process serves from now on.
 pub(super) fn mark_start() {
     LazyLock::force(&STARTED);
+}
+
+/// When this process began to serve.
+pub(super) fn started() -> SystemTime {
+    *STARTED
 }
 
 /// The node's pods with the newest status of each.
@@ -183,11 +184,12 @@ fn render(node: &str, sandboxes: &[PodSandbox], containers: &[Container]) -> Str
             1.0,
         )],
     );
+    let since = started().duration_since(UNIX_EPOCH).unwrap_or_default();
     metric(
         "process_start_time_seconds",
         "gauge",
         "Start time of the process since unix epoch in seconds.",
-        &[(String::new(), *STARTED)],
+        &[(String::new(), since.as_secs_f64())],
     );
     text
 }

@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use super::authn::Authenticator;
 use super::authz::{self, Authorizer, Decision};
 use super::logs::watch::Hub;
-use super::{Deps, Health, ServerConfig, logs, observe, portforward, session, stats};
+use super::{Deps, Health, ServerConfig, logs, observe, portforward, session, stats, zpages};
 
 /// What every handler works with.
 #[derive(Clone)]
@@ -78,7 +78,13 @@ impl App {
 
 /// The API's routes.
 pub(super) fn router(app: App) -> Router {
-    Router::new()
+    let about_itself = match app.config.debugging_handlers {
+        true => Router::new()
+            .route("/statusz", get(zpages::statusz))
+            .route("/flagz", get(zpages::flagz)),
+        false => Router::new(),
+    };
+    about_itself
         .route("/pods", get(observe::pods))
         .route("/pods/", get(observe::pods))
         .route("/runningpods/", get(observe::running_pods))

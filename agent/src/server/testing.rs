@@ -9,3 +9,4 @@ mod forward;
 mod runtime;
 mod spdy;
 mod websocket;
+mod zpages;

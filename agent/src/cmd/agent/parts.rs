@@ -304,5 +304,6 @@ pub(super) fn server_deps(
         reviewer,
         health: Arc::new(move || owner.health()),
         configz: serde_json::to_value(&settings.kubelet).unwrap_or_default(),
+        flags: settings.flags.clone(),
     }
 }

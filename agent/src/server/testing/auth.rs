@@ -10,7 +10,7 @@ use super::client::{Client, Failure};
 use super::fixture::{Ca, FakeReviewer, Fixture};
 
 /// Every route, and one that does not exist.
-const ROUTES: [&str; 16] = [
+const ROUTES: [&str; 18] = [
     "/pods",
     "/runningpods/",
     "/healthz",
@@ -20,6 +20,8 @@ const ROUTES: [&str; 16] = [
     "/metrics/resource",
     "/metrics/cadvisor",
     "/stats/summary",
+    "/statusz",
+    "/flagz",
     "/containerLogs/default/web/app",
     "/exec/default/web/app?command=x&output=1",
     "/exec/default/web/uid-1/app?command=x&output=1",
@@ -34,6 +36,8 @@ fn reviewer() -> FakeReviewer {
         tokens: [
             ("metrics-token", "prometheus"),
             ("stats-token", "autoscaler"),
+            ("status-token", "dashboard"),
+            ("config-token", "auditor"),
             ("reader-token", "reader"),
             ("runner-token", "runner"),
             ("nobody-token", "nobody"),
@@ -42,6 +46,8 @@ fn reviewer() -> FakeReviewer {
         grants: [
             ("prometheus", "get", "metrics"),
             ("autoscaler", "get", "stats"),
+            ("dashboard", "get", "statusz"),
+            ("auditor", "get", "configz"),
             ("reader", "get", "proxy"),
             ("runner", "get", "proxy"),
             ("runner", "create", "proxy"),
@@ -128,13 +134,15 @@ async fn an_admin_gets_everywhere_and_nowhere_that_is_not() {
 #[tokio::test]
 async fn each_subresource_opens_its_routes_only() {
     let fixture = Fixture::with(reviewer(), |_| {});
-    let open: [(&str, &[&str]); 4] = [
+    let open: [(&str, &[&str]); 6] = [
         ("nobody-token", &[]),
         (
             "metrics-token",
             &["/metrics", "/metrics/resource", "/metrics/cadvisor"],
         ),
         ("stats-token", &["/stats/summary"]),
+        ("status-token", &["/statusz"]),
+        ("config-token", &["/configz", "/flagz"]),
         (
             "reader-token",
             &[
@@ -148,7 +156,7 @@ async fn each_subresource_opens_its_routes_only() {
     ];
     for (token, allowed) in open {
         let client = Client::new(fixture.address, None, Some(token));
-        for route in &ROUTES[..9] {
+        for route in &ROUTES[..11] {
             let expected = if allowed.contains(route) { 200 } else { 403 };
             assert_eq!(
                 client.get(route).await.unwrap().0,

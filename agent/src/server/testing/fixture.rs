@@ -126,6 +126,9 @@ impl PodDirectory for FakePods {
     fn pods(&self) -> Vec<PodEntry> {
         vec![self.entry()]
     }
+    fn active(&self) -> Vec<Arc<Pod>> {
+        vec![self.entry().pod]
+    }
 }
 
 /// A running server.
@@ -221,6 +224,7 @@ fn deps(runtime: Arc<FakeRuntime>, pods: Arc<FakePods>, reviewer: Arc<FakeReview
         reviewer,
         health: Arc::new(|| Ok(())),
         configz: serde_json::json!({"maxPods": 110}),
+        flags: [("config".to_owned(), "/etc/config.yaml".to_owned())].into(),
     }
 }
 
