@@ -10,6 +10,7 @@ pub mod service;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret, Service};
@@ -43,7 +44,15 @@ pub enum EnvError {
     /// A file of variables is in a volume that the pod has not.
     #[error("cannot find the volume {0:?} referenced by FileKeyRef")]
     Volume(String),
-    /// A file that has no such variable, or cannot be read.
+    /// A file that has no such variable.
+    #[error("environment variable key {key:?} not found in file {file:?}")]
+    FileKey {
+        /// The variable's name in it.
+        key: String,
+        /// The file on the node.
+        file: PathBuf,
+    },
+    /// A file that does not exist, or cannot be read.
     #[error("couldn't parse env file {path:?} of volume {volume:?}: {why}")]
     File {
         /// The volume.

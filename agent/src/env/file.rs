@@ -32,6 +32,8 @@ pub struct Found {
     pub values: BTreeMap<String, String>,
     /// Why it was read no further than to these.
     pub wrong: Option<String>,
+    /// The file on the node; empty where there is none.
+    pub file: PathBuf,
 }
 
 /// What a container wants of a file: names, and how many of its variables refer to each.
@@ -80,10 +82,14 @@ fn look(wanted: BTreeMap<(String, String), Wanted>) -> Result<Files, EnvError> {
     let mut files = Files::new();
     for (key, file) in wanted {
         let found = match read(&file.volume, &key.1) {
-            Ok(text) => {
+            Ok(Some(text)) => {
                 add(&mut bytes_read, text.len(), "the files", MOST_READ)?;
-                pick(&text, &file.names)
+                Found {
+                    file: file.volume.join(&key.1),
+                    ..pick(&text, &file.names)
+                }
             }
+            Ok(None) => Found::default(),
             Err(why) => Found {
                 wrong: Some(why),
                 ..Found::default()
@@ -108,11 +114,11 @@ fn add(sum: &mut usize, bytes: usize, what: &'static str, most: usize) -> Result
     }
 }
 
-/// Reads a file of the volume at `volume`; one that does not exist is empty. The error says why it cannot be read.
-fn read(volume: &Path, path: &str) -> Result<String, String> {
+/// Reads a file of the volume at `volume`, if it exists. The error says why it cannot be read.
+fn read(volume: &Path, path: &str) -> Result<Option<String>, String> {
     match contents::read(volume, Path::new(path), LARGEST) {
-        Ok(bytes) => Ok(super::text(&bytes)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        Ok(bytes) => Ok(Some(super::text(&bytes))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -189,14 +195,17 @@ pub(super) fn variable(
 ) -> Result<Option<String>, EnvError> {
     let (volume, path) = (source.volume_name.clone(), source.path.clone());
     let key = (volume, path);
-    let file = files.get(&key);
-    let value = file.and_then(|file| file.values.get(&source.key));
-    let wrong = file.and_then(|file| file.wrong.clone());
-    let why = match (value, wrong) {
+    let none = Found::default();
+    let found = files.get(&key).unwrap_or(&none);
+    let why = match (found.values.get(&source.key), &found.wrong) {
         (Some(value), _) if !value.is_empty() => return Ok(Some(value.clone())),
-        (None, Some(wrong)) => wrong,
+        (None, Some(wrong)) => wrong.clone(),
         _ if source.optional.unwrap_or(false) => return Ok(None),
-        _ => format!("environment variable key {:?} not found in it", source.key),
+        _ if found.file.as_os_str().is_empty() => "there is no such file".to_owned(),
+        _ => {
+            let (key, file) = (source.key.clone(), found.file.clone());
+            return Err(EnvError::FileKey { key, file });
+        }
     };
     let (volume, path) = key;
     Err(EnvError::File { volume, path, why })
@@ -237,6 +246,7 @@ mod tests {
         let found = Found {
             values: values.into(),
             wrong: Some("line 5: there is no \"=\"".to_owned()),
+            file: PathBuf::new(),
         };
         assert_eq!(pick(text, &names), found);
     }

@@ -34,6 +34,10 @@ fn referred() -> Referred {
             let found = file::Found {
                 values: values.collect(),
                 wrong: wrong.map(str::to_owned),
+                file: match path {
+                    "absent" => "".into(),
+                    _ => format!("/volumes/v/{path}").into(),
+                },
             };
             (("v".to_owned(), path.to_owned()), found)
         })
@@ -62,19 +66,17 @@ fn a_variable_of_a_file_is_there_or_optional() {
     for path in ["good", "torn"] {
         assert_eq!(with(path, "A", false).unwrap().as_deref(), Some("1"));
     }
-    for (path, key) in [
-        ("good", "NONE"),
-        ("good", "EMPTY"),
-        ("torn", "EMPTY"),
-        ("absent", "A"),
-    ] {
+    for (path, key) in [("good", "NONE"), ("good", "EMPTY"), ("torn", "EMPTY")] {
         assert_eq!(with(path, key, true).unwrap(), None, "{path} {key}");
         let error = with(path, key, false).unwrap_err().to_string();
-        let want = format!(
-            "couldn't parse env file {path:?} of volume \"v\": environment variable key {key:?} not found in it"
-        );
+        let want =
+            format!("environment variable key {key:?} not found in file \"/volumes/v/{path}\"");
         assert_eq!(error, want);
     }
+    assert_eq!(with("absent", "A", true).unwrap(), None);
+    let error = with("absent", "A", false).unwrap_err().to_string();
+    let want = "couldn't parse env file \"absent\" of volume \"v\": there is no such file";
+    assert_eq!(error, want);
     for (path, why) in [("torn", "line 3: torn"), ("fifo", "it is no file")] {
         let error = with(path, "NONE", true).unwrap_err().to_string();
         assert!(error.ends_with(why), "{error}");

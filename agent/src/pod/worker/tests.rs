@@ -514,6 +514,8 @@ async fn a_sandbox_that_fails_is_tried_again_with_the_kubelets_pause() {
     assert_eq!(node.fake.state().events[0], event);
 }
 
+/// The words are those of a kubelet node of the lab whose CNI configuration was taken away; it went on with "message:Network
+/// plugin returns error: cni plugin not initialized". It is no golden case: all cases have the node's network together.
 #[tokio::test(start_paused = true)]
 async fn a_node_without_a_network_is_told_of_in_the_known_words() {
     let node = Node::start(&Fake::new());
