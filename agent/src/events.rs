@@ -3,8 +3,6 @@
 //! A bounded queue and one task: whoever reports never waits, and when more comes than may be sent, it is dropped.
 //! What is reported again becomes a count on the event that there is already.
 
-mod limit;
-
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
@@ -18,9 +16,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::back_off::BackOff;
+use crate::bucket::Bucket;
 use crate::client::{ApiServer, Failure, failure, message};
 use crate::sinks::{EventKind, EventSink};
-use limit::Bucket;
 
 /// Events that wait to be sent.
 const QUEUE: usize = 1000;

@@ -12,6 +12,7 @@
 pub mod alone;
 pub mod assembly;
 pub mod back_off;
+mod bucket;
 pub mod certificate;
 pub mod client;
 pub mod cmd;
@@ -27,6 +28,7 @@ pub mod mirror;
 pub mod node;
 pub mod objects;
 pub mod pod;
+pub mod pod_resources;
 pub mod quantity;
 pub mod server;
 pub mod sinks;

@@ -47,6 +47,8 @@ pub trait PodDirectory: Send + Sync + 'static {
     fn pod_by_name(&self, namespace: &str, name: &str) -> Option<PodEntry>;
     /// Every pod, terminating ones too, in no order.
     fn pods(&self) -> Vec<PodEntry>;
+    /// Of those the ones that have something running, or are to have.
+    fn active(&self) -> Vec<Arc<Pod>>;
 }
 
 /// Normal or Warning.

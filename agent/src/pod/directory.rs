@@ -133,6 +133,12 @@ impl PodDirectory for Pods {
             .map(|entry| entry.shown.clone())
             .collect()
     }
+
+    fn active(&self) -> Vec<Arc<Pod>> {
+        let entries = self.read();
+        let active = entries.values().filter(|entry| !entry.over);
+        active.map(|entry| entry.shown.pod.clone()).collect()
+    }
 }
 
 /// A worker's own entry; it goes with the worker.

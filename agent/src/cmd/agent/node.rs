@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use hanok_runtime::api::RuntimeService;
 use k8s_openapi::api::core::v1::Node as NodeObject;
+use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -21,6 +22,7 @@ use crate::node::status::Facts;
 use crate::node::view::{Basis, ClusterNode};
 use crate::pod::directory::Pods;
 use crate::pod::settings::{Clock, Deps, RuntimeClasses};
+use crate::pod_resources;
 use crate::server::{Reviewer, Server, ServerConfig};
 use crate::sinks::{EventSink, Objects, StatusSink};
 use crate::timeline::Timeline;
@@ -38,6 +40,13 @@ pub(super) struct Node {
     watchdog: Watchdog,
     /// What belongs to no pod of this agent is removed from the directories that these lock.
     _claimed: [File; 2],
+}
+
+/// What the node serves.
+pub(super) struct Apis {
+    kubelet: Server,
+    /// For programs on this machine; none where its socket cannot be made.
+    resources: Option<(UnixListener, Pods)>,
 }
 
 /// Whom the pod workers talk to beyond the machine.
@@ -112,11 +121,21 @@ impl Node {
         })
     }
 
-    /// The kubelet API; it listens and does not serve yet.
-    pub(super) fn bind(&self, pods: Pods, reviewer: Arc<dyn Reviewer>) -> anyhow::Result<Server> {
+    /// The node's APIs; they listen and do not serve yet.
+    pub(super) fn bind(&self, pods: Pods, reviewer: Arc<dyn Reviewer>) -> anyhow::Result<Apis> {
         self.watchdog.look_at(pods.clone());
-        let deps = parts::server_deps(&self.settings, &self.assembled, pods, reviewer);
-        Ok(Server::bind(self.server_config(), deps)?)
+        let deps = parts::server_deps(&self.settings, &self.assembled, pods.clone(), reviewer);
+        let kubelet = Server::bind(self.server_config(), deps)?;
+        let socket = pod_resources::socket(&self.settings.paths.root_dir);
+        let resources = match pod_resources::bind(&socket) {
+            Ok(listener) => Some((listener, pods)),
+            Err(error) => {
+                let socket = socket.display();
+                tracing::warn!(%error, %socket, "the PodResources API is not served");
+                None
+            }
+        };
+        Ok(Apis { kubelet, resources })
     }
 
     fn server_config(&self) -> ServerConfig {
@@ -126,13 +145,18 @@ impl Node {
     /// Serves until the order to stop, then ends the sources of pods and their owner; the pods run on.
     pub(super) async fn serve(
         self,
-        api: Server,
+        apis: Apis,
         mut sources: JoinSet<()>,
         owner: JoinHandle<()>,
         stop: CancellationToken,
     ) -> anyhow::Result<()> {
         notify::tell(notify::READY);
-        let served = api.run(stop).await;
+        let done = stop.child_token();
+        if let Some((listener, pods)) = apis.resources {
+            tokio::spawn(pod_resources::serve(listener, Arc::new(pods), done.clone()));
+        }
+        let served = apis.kubelet.run(stop).await;
+        done.cancel();
         notify::tell(notify::STOPPING);
         // Closing the sources ends the workers, and with them nothing of the pods.
         sources.shutdown().await;

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// Holds up to `size` tokens, and gains `rate` a second.
 #[derive(Debug, Clone)]
-pub(super) struct Bucket {
+pub(crate) struct Bucket {
     size: f64,
     rate: f64,
     tokens: f64,
@@ -15,7 +15,7 @@ pub(super) struct Bucket {
 
 impl Bucket {
     /// A full one.
-    pub(super) fn new(size: f64, rate: f64) -> Self {
+    pub(crate) fn new(size: f64, rate: f64) -> Self {
         Self {
             size,
             rate,
@@ -33,7 +33,7 @@ impl Bucket {
     }
 
     /// Takes a token if there is one.
-    pub(super) fn take(&mut self, now: Instant) -> bool {
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
         self.refill(now);
         let there = self.tokens >= 1.0;
         if there {
@@ -43,14 +43,14 @@ impl Bucket {
     }
 
     /// Takes a token, going into debt if need be, and says how long to wait for it.
-    pub(super) fn take_or_wait(&mut self, now: Instant) -> Duration {
+    pub(crate) fn take_or_wait(&mut self, now: Instant) -> Duration {
         self.refill(now);
         self.tokens -= 1.0;
         Duration::from_secs_f64((-self.tokens).max(0.0) / self.rate)
     }
 
     /// Nothing has been taken lately.
-    pub(super) fn is_full(&self, now: Instant) -> bool {
+    pub(crate) fn is_full(&self, now: Instant) -> bool {
         let elapsed = self
             .at
             .map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
