@@ -9,3 +9,4 @@ pub(super) mod sandbox;
 pub(super) mod start;
 pub(super) mod stop;
 pub(super) mod storage;
+pub(super) mod target;

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info_span, warn};
 
+use super::target::Target;
 use super::{image, stop};
 use crate::env;
 use crate::env::field::NodeFacts;
@@ -79,7 +80,7 @@ pub(in crate::pod) struct Job {
     /// Its records so far.
     pub(in crate::pod) records: Vec<api::Container>,
     /// The container whose processes it sees.
-    pub(in crate::pod) target: Option<ContainerId>,
+    pub(in crate::pod) target: Option<Target>,
     pub(in crate::pod) cancelled: CancellationToken,
 }
 
@@ -101,6 +102,9 @@ pub(in crate::pod) async fn start(job: Job) -> Result<(), StartError> {
         .await
         .ok_or(StartError::Cancelled)?;
     let config = prepared?;
+    if let Some(Err(message)) = job.target.as_ref().map(Target::runs) {
+        return Err(job.failed("CreateContainerError", message));
+    }
     let log_path = config.log_path.clone();
     job.make_room().await;
     if cancelled.is_cancelled() {
@@ -162,6 +166,8 @@ impl Job {
     ) -> Result<api::ContainerConfig, StartError> {
         volumes.extend(self.volumes.clone());
         let refused = |message| self.failed("CreateContainerConfigError", message);
+        let target = self.target.as_ref().map(Target::id).transpose();
+        let target = target.map_err(refused)?;
         let facts = NodeFacts {
             host_ips: self.deps.settings.host_ips.clone(),
             pod_ips: self.pod_ips(),
@@ -198,7 +204,7 @@ impl Job {
             back_off: self.plan.back_off,
             envs,
             mounts,
-            target: self.target.clone(),
+            target,
         })
         .map_err(refused)
     }

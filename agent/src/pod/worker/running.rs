@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hanok_runtime::api::{ContainerId, ContainerState};
+use hanok_runtime::api::ContainerId;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 use tokio::time::Instant;
@@ -17,7 +17,7 @@ use crate::pod::observation::Observation;
 use crate::pod::probe::FailedProbe;
 use crate::pod::spec::{self, ContainerKind, RestartPolicy};
 use crate::pod::status::{Failure, Waiting};
-use crate::pod::sync::{image, reset, sandbox, start, stop};
+use crate::pod::sync::{image, reset, sandbox, start, stop, target};
 use crate::sinks::EventKind;
 
 /// How long a failed pull shows as such, before it shows as back-off.
@@ -341,9 +341,10 @@ impl Worker {
         }
         let target = spec::ephemeral_target(&self.pod, &plan.name)
             .filter(|_| kind == ContainerKind::Ephemeral)
-            .and_then(|target| seen.current(target))
-            .filter(|record| record.state == ContainerState::Running)
-            .map(|record| record.id.clone());
+            .map(|name| target::Target {
+                name: name.to_owned(),
+                record: seen.current(name).cloned(),
+            });
         let job = start::Job {
             deps: self.deps.clone(),
             pod: self.pod.clone(),

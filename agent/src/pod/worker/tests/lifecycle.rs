@@ -56,6 +56,29 @@ async fn an_init_program_that_is_not_there_under_never_fails_the_pod_before_any_
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_looks_into_a_container_waits_for_it() {
+    let node = Node::start(&Fake::new());
+    node.fake.state().refused.insert("a".into());
+    let pod = sample::from(json!({
+        "restartPolicy": "Always",
+        "containers": [{"name": "a", "image": "i:1"}],
+        "ephemeralContainers": [{"name": "e", "image": "i:1", "targetContainerName": "a"}],
+    }));
+    node.apply(&pod).await;
+    let event = "Failed Error: unable to find target container a";
+    node.until("told", |state| {
+        state.events.iter().any(|told| told == event)
+    })
+    .await;
+    assert!(calls(&node.fake.state(), &["create e"]).is_empty());
+    node.fake.state().refused.clear();
+    node.until("started", |state| !calls(state, &["start e"]).is_empty())
+        .await;
+    let state = node.fake.state();
+    assert_eq!(calls(&state, &["start"]), ["start a.0", "start e.0"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_container_that_cannot_be_made_is_tried_again_and_deleted_at_once() {
     let node = Node::start(&Fake::new());
     node.fake.state().refused.insert("a".into());
