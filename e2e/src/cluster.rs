@@ -4,6 +4,7 @@
 
 mod kubectl;
 mod observed;
+mod taint;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -23,6 +24,8 @@ pub use observed::{
     condition, container, container_id, describe, ended, ip, is_ready, is_running, name, phase,
     restarts, waiting,
 };
+
+pub use taint::Tainted;
 
 /// How often a condition is looked at; a look costs the API server about a millisecond.
 const LOOK: Duration = Duration::from_millis(50);
@@ -270,6 +273,18 @@ impl Space<'_> {
     /// When it has not within 30 s.
     pub fn until_phase(&self, name: &str, phase: &str) -> Result<Pod> {
         self.until_pod(name, phase, 30, |pod| self::phase(pod) == phase)
+    }
+
+    /// Waits until there is no pod of this name.
+    ///
+    /// # Errors
+    /// When there still is within `seconds`, with its status.
+    pub fn until_gone(&self, name: &str, seconds: u64) -> Result<()> {
+        self.until(&format!("{name} to be gone"), seconds, || {
+            let pods = self.pods()?;
+            let found = pods.iter().find(|pod| self::name(pod) == name);
+            found.map_or(Ok(()), |pod| anyhow::bail!(describe(pod)))
+        })
     }
 
     /// Waits until the namespace has exactly this many pods, all of them ready.

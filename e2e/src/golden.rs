@@ -184,7 +184,7 @@ fn on_node(space: &Space<'_>, node: &str, cases: &[Case], goal: &impl Goal) -> R
     ];
     let plain = Plain::new(node, texts.into_iter().chain(own).collect());
     // Every case but those about pulling finds its image.
-    let warm = cases::images().map(|pod| pod.set("nodeName", node).manifest());
+    let warm = cases::images().map(|pod| pod.bound_to(node).manifest());
     for pod in &warm {
         space.apply(pod)?;
     }

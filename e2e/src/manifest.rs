@@ -79,6 +79,23 @@ impl Pod {
         self.set("nodeSelector", json!({ "kubernetes.io/hostname": node }))
     }
 
+    /// Binds it to this node, without any scheduler.
+    #[must_use]
+    pub fn bound_to(self, node: &str) -> Self {
+        self.set("nodeName", node)
+    }
+
+    /// Lets it stay on a node with a NoExecute taint of this key: so many seconds, or for ever.
+    #[must_use]
+    pub fn tolerating(mut self, key: &str, seconds: Option<u32>) -> Self {
+        let mut toleration = json!({ "key": key, "operator": "Exists", "effect": "NoExecute" });
+        if let Some(seconds) = seconds {
+            toleration["tolerationSeconds"] = seconds.into();
+        }
+        push(&mut self.spec["tolerations"], toleration);
+        self
+    }
+
     /// The manifest of the pod itself.
     pub fn manifest(&self) -> Value {
         json!({

@@ -11,6 +11,8 @@ mod agent_killed;
 mod api_server;
 #[path = "stories/bad_input.rs"]
 mod bad_input;
+#[path = "stories/debug.rs"]
+mod debug;
 #[path = "stories/deletion.rs"]
 mod deletion;
 #[path = "stories/golden.rs"]
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         images::stories(),
         golden::stories(),
         logs_and_exec::stories(),
+        debug::stories(),
         deletion::stories(),
         volumes::stories(),
         usage::stories(),

@@ -34,7 +34,7 @@ pub(super) async fn measure(client: &Client, report: &mut Report, count: usize) 
     let mut times = Vec::new();
     for n in 0..count {
         let manifest = pod(&format!("p{n}"))
-            .set("nodeName", "none")
+            .bound_to("none")
             .with(testapp("main", "serve"));
         let pod: Pod =
             serde_json::from_value(manifest.manifest()).context("the bench's own manifest")?;

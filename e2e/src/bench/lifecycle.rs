@@ -191,7 +191,7 @@ impl Bench {
     fn pod(&mut self, subject: &Subject, inits: usize) -> Result<Pod> {
         self.made += 1;
         let mut manifest = pod(&format!("{}-{}", subject.name(), self.made))
-            .set("nodeName", subject.node())
+            .bound_to(subject.node())
             .set("terminationGracePeriodSeconds", 30)
             .set("tolerations", json!([{ "operator": "Exists" }]))
             .with(testapp("main", "serve 8080"));

@@ -115,7 +115,7 @@ async fn floor(
     let name = format!("{}-floor", subject.name());
     let repeat = format!("repeat {FLOOR_RUNS} {pause} {}", PROGRAM.join(" "));
     let manifest = pod(&name)
-        .set("nodeName", subject.node())
+        .bound_to(subject.node())
         .set("tolerations", json!([{ "operator": "Exists" }]))
         .init(testapp("floor", &repeat))
         .with(testapp("main", "serve 8080"));
@@ -165,7 +165,7 @@ fn manifest(registry: &str, subject: &Subject, number: usize, probed: bool) -> R
         if probed { "probed" } else { "plain" }
     );
     let manifest = pod(&name)
-        .set("nodeName", subject.node())
+        .bound_to(subject.node())
         .set("tolerations", json!([{ "operator": "Exists" }]))
         .with(server)
         .with(other);

@@ -41,10 +41,14 @@ pub fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// The status of a container or init container by name.
+/// The status of a container of any kind by name.
 pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
     let status = pod.status.as_ref()?;
-    let lists = [&status.init_container_statuses, &status.container_statuses];
+    let lists = [
+        &status.init_container_statuses,
+        &status.container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
     lists
         .into_iter()
         .flatten()

@@ -4,8 +4,10 @@ mod admission;
 mod changes;
 mod configuration;
 mod ends;
+mod files;
 mod hooks;
 mod images;
+mod names;
 mod probes;
 mod restarts;
 mod static_pods;
@@ -24,6 +26,8 @@ pub(super) fn all() -> Vec<Case> {
         restarts::cases(),
         images::cases(),
         configuration::cases(),
+        files::cases(),
+        names::cases(),
         volumes::cases(),
         probes::cases(),
         hooks::cases(),
@@ -51,7 +55,7 @@ pub(super) fn objects() -> Vec<Value> {
 }
 
 /// Pods that have run when the cases begin: their images are there.
-pub(super) fn images() -> [Pod; 3] {
+pub(super) fn images() -> [Pod; 4] {
     [
         pod("image-busybox")
             .restart("Never")
@@ -59,6 +63,9 @@ pub(super) fn images() -> [Pod; 3] {
         pod("image-nonroot")
             .restart("Never")
             .with(shell("c", "exit 0").image("nonroot:1")),
+        pod("image-named")
+            .restart("Never")
+            .with(shell("c", "exit 0").image("named:1")),
         pod("image-testapp")
             .restart("Never")
             .with(testapp("c", "print")),

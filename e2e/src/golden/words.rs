@@ -13,12 +13,13 @@ pub(super) type Lines = BTreeSet<String>;
 const TOKEN_VOLUME: &str = "kube-api-access-";
 
 /// What a kubelet's runtime puts before the cause: the names of its own parts, which a hanok node has not.
-const LAYERS: [&str; 3] = [
+const LAYERS: [&str; 4] = [
     "failed to create RUNTIME task: failed to create shim task: OCI runtime create failed: runc create failed: \
      unable to start container process: ",
     "failed to exec in container: failed to start exec \"ID\": OCI runtime exec failed: exec failed: unable to start \
      container process: ",
     "failed to create RUNTIME container: ",
+    "failed to generate container \"ID\" spec: failed to generate spec opts: ",
 ];
 
 /// Fields that are not compared. A kubelet tells of stop signals only by a runtime that does, and of a pod's resources
@@ -76,7 +77,7 @@ impl Plain {
     fn word(&self, word: &str, before: &str) -> String {
         let bare = word.trim_end_matches('.');
         let end = &word[bare.len()..];
-        let counted = ["used: ", "capacity: ", "size: ", "pid "];
+        let counted = ["used: ", "capacity: ", "size: ", "pid ", "is the max, "];
         let stands_for = match () {
             () if bare.starts_with(TOKEN_VOLUME) => "kube-api-access",
             () if bare == "containerd" || bare == "hanok" => "RUNTIME",

@@ -62,7 +62,7 @@ impl Recipe {
 }
 
 /// Every image of the stories.
-pub(super) const NAMES: [&str; 5] = ["busybox", "testapp", "nonroot", "pause", "agnhost"];
+pub(super) const NAMES: [&str; 6] = ["busybox", "testapp", "nonroot", "named", "pause", "agnhost"];
 
 /// What goes into an image.
 ///
@@ -73,6 +73,7 @@ pub(super) fn recipe(name: &str) -> Result<Recipe> {
         "busybox" => busybox(),
         "testapp" => testapp(),
         "nonroot" => nonroot(),
+        "named" => named(),
         "pause" => pause(),
         "agnhost" => agnhost(),
         _ => match suite::recipe(name)? {
@@ -136,6 +137,16 @@ fn nonroot() -> Result<Recipe> {
             "Cmd": ["catch"],
             "StopSignal": "SIGUSR1",
         }),
+    })
+}
+
+/// An image whose user has a name instead of a number.
+fn named() -> Result<Recipe> {
+    Ok(Recipe {
+        name: "named".into(),
+        config: json!({ "Cmd": ["sh"], "User": "nobody" }),
+        tags: vec!["1".into()],
+        ..busybox()?
     })
 }
 

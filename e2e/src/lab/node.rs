@@ -281,6 +281,7 @@ impl Node {
             },
             "authorization": { "mode": "Webhook" },
             "clusterDNS": [topology::CLUSTER_DNS],
+            "clusterDomain": "cluster.local",
             "cgroupRoot": cgroup_root,
             "failSwapOn": false,
             "maxPods": 250,

@@ -317,6 +317,7 @@ disable = true
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": cgroup_root,
             "clusterDNS": [topology::CLUSTER_DNS],
+            "clusterDomain": "cluster.local",
             "containerRuntimeEndpoint": format!("unix://{}", self.run_dir().join("containerd.sock").display()),
             "enforceNodeAllocatable": [],
             "imageGCHighThresholdPercent": 100,

@@ -58,8 +58,14 @@ fn answer(stream: &TcpStream, text: &str) -> std::io::Result<()> {
     let path = line.split(' ').nth(1).unwrap_or("/").to_owned();
     // The rest of the head is read, so that closing does not reset the connection.
     while reader.read_line(&mut line)? > 2 {}
-    let (status, body) = resource(&path, text);
     let mut stream = stream;
+    if let Some(host) = path.strip_prefix("/to/") {
+        return write!(
+            stream,
+            "HTTP/1.1 302 Found\r\nLocation: http://{host}/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        );
+    }
+    let (status, body) = resource(&path, text);
     write!(
         stream,
         "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",

@@ -21,14 +21,12 @@ pub(crate) fn stories() -> Vec<Story> {
 
 /// A pod that no scheduler has looked at.
 fn sent_to(node: &str, name: &str) -> Pod {
-    pod(name)
-        .set("nodeName", node)
-        .with(testapp("main", "serve"))
+    pod(name).bound_to(node).with(testapp("main", "serve"))
 }
 
 fn pod_that_may_not_run_here_fails_with_its_reason(space: &Space<'_>) -> Result<()> {
     let large = pod("large")
-        .set("nodeName", "n1")
+        .bound_to("n1")
         .with(testapp("main", "serve").set("resources", json!({"requests": {"cpu": "1000"}})));
     let sysctl = json!({"sysctls": [{"name": "kernel.core_pattern", "value": "x"}]});
     let table = [
@@ -75,7 +73,7 @@ fn host_port_is_reached_from_everywhere_and_given_once(space: &Space<'_>) -> Res
     let ports = json!([{"containerPort": 8080, "hostPort": 18080}]);
     let with_port = |name: &str| {
         let main = testapp("main", "serve 8080 door").set("ports", ports.clone());
-        pod(name).set("nodeName", "n1").with(main)
+        pod(name).bound_to("n1").with(main)
     };
     space.apply(&with_port("door").manifest())?;
     for node in ["n1", "n2"] {
@@ -118,7 +116,7 @@ fn no_pod_takes_the_ports_of_the_node_itself(space: &Space<'_>) -> Result<()> {
     for (name, port, own) in wanted {
         let ports = json!([{"containerPort": 8080, "hostPort": port}]);
         let greedy = pod(name)
-            .set("nodeName", "n1")
+            .bound_to("n1")
             .with(testapp("main", "serve 8080 taken").set("ports", ports));
         space.apply(&greedy.manifest())?;
         let failed = space.until_phase(name, "Failed")?;

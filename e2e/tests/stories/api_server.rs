@@ -52,7 +52,7 @@ fn api_server_away_for_thirty_seconds_restarts_nothing(space: &Space<'_>) -> Res
     // It names its node: the scheduler takes its time to come back.
     space.apply(
         &pod("next")
-            .set("nodeName", "n1")
+            .bound_to("n1")
             .with(testapp("main", "serve"))
             .manifest(),
     )?;

@@ -97,7 +97,7 @@ fn wrong_cni_file_makes_the_node_unready_and_is_named(space: &Space<'_>) -> Resu
         Ok(())
     });
     let lonely = pod("lonely")
-        .set("nodeName", "n1")
+        .bound_to("n1")
         .set("tolerations", json!([{ "operator": "Exists" }]));
     space.apply(&lonely.with(testapp("main", "serve")).manifest())?;
     let event = told.and_then(|()| space.until_event("lonely", &["00-wrong.conflist"], 20));

@@ -151,7 +151,7 @@ impl<'a> Joiner<'a> {
     /// Runs a pod on the node and reads its log through the API server.
     fn runs(&self, name: &str) -> Result<()> {
         let on_host = pod(name)
-            .set("nodeName", JOINER)
+            .bound_to(JOINER)
             .set("hostNetwork", true)
             .set("tolerations", json!([{ "operator": "Exists" }]))
             .restart("Never")

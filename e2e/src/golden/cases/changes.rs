@@ -72,6 +72,7 @@ fn resize_to(cpu: &str, memory: &str) -> Value {
 fn resized() -> Vec<Case> {
     let small = || -> Container { sleeper("c").set("resources", sized("10m", "32Mi")) };
     let restart = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
+    // More than the node has is refused by the API server, so no case is infeasible.
     let pending = &["condition PodResizePending"];
     vec![
         case(
@@ -104,6 +105,11 @@ fn debugged() -> Vec<Case> {
             "command": ["sh", "-c", line],
         }]}})
     };
+    let targeted = |name: &str| {
+        let mut patch = with("busybox:1", "exit 3");
+        patch["spec"]["ephemeralContainers"][0]["targetContainerName"] = name.into();
+        patch
+    };
     let kind = "ephemeralcontainers";
     vec![
         case(
@@ -111,6 +117,32 @@ fn debugged() -> Vec<Case> {
             &["ephemeral e terminated 3"],
         )
         .patched(RUNNING, kind, with("busybox:1", "exit 3")),
+        case(
+            &pod("debugged-in-what-is-not-there")
+                .with(sleeper("c").image("nowhere:8"))
+                .with(sleeper("d")),
+            &["ephemeral e waiting CreateContainer"],
+        )
+        .patched(
+            &[
+                "container c waiting ImagePullBackOff",
+                "container d running",
+            ],
+            kind,
+            targeted("c"),
+        ),
+        case(
+            &pod("debugged-in-what-has-ended")
+                .restart("Never")
+                .with(shell("c", "exit 0"))
+                .with(sleeper("d")),
+            &["ephemeral e waiting CreateContainer"],
+        )
+        .patched(
+            &["container c terminated 0", "container d running"],
+            kind,
+            targeted("c"),
+        ),
         case(
             &pod("debugged-by-no-image").with(sleeper("c")),
             &["ephemeral e waiting ImagePullBackOff"],

@@ -32,6 +32,13 @@ fn exec(line: &str) -> Value {
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = readiness();
     cases.extend(liveness());
+    let mut away = probe("httpGet", json!({"path": "/to/192.0.2.1", "port": 8080}));
+    // The server listens by then.
+    away["initialDelaySeconds"] = 3.into();
+    cases.push(case(
+        &pod("ready-by-redirect").with(testapp("c", "serve 8080").set("readinessProbe", away)),
+        &["event Warning ProbeWarning", "condition Ready True"],
+    ));
     cases
 }
 
