@@ -3,11 +3,16 @@
 //! Defaults are the kubelet's, with three exceptions: cgroup v1 is not refused (`failCgroupV1: true` asks for that),
 //! seccompDefault is on (`false` turns it off), and the cluster's domain is cluster.local.
 
+mod value;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
+use value::{
+    event_burst, go_duration, ids_per_pod, lease_seconds, max_pods, port, positive, taints,
+};
 
 /// What the file says, with the kubelet's defaults for what it does not say.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -365,71 +370,4 @@ impl Default for WebhookAuthorization {
             cache_unauthorized_ttl: Duration::from_secs(30),
         }
     }
-}
-
-/// A taint as the file spells it. The API's own type takes anything, and a typing error must not go unseen.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct FileTaint {
-    key: String,
-    #[serde(default)]
-    value: String,
-    effect: String,
-}
-
-fn taints<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Taint>, D::Error> {
-    let mut taints = Vec::new();
-    for taint in Vec::<FileTaint>::deserialize(d)? {
-        let text = format!("{}={}:{}", taint.key, taint.value, taint.effect);
-        taints.push(super::text::taint(&text).map_err(serde::de::Error::custom)?);
-    }
-    Ok(taints)
-}
-
-/// A Go duration; zero (which generated files are full of) means the default of `SECONDS`.
-fn positive<'de, D: Deserializer<'de>, const SECONDS: u64>(d: D) -> Result<Duration, D::Error> {
-    let parsed = kube::core::Duration::deserialize(d)?;
-    if parsed.is_negative() {
-        return Err(serde::de::Error::custom(
-            "a duration cannot be negative here",
-        ));
-    }
-    let duration = Duration::from(parsed);
-    Ok(if duration.is_zero() {
-        Duration::from_secs(SECONDS)
-    } else {
-        duration
-    })
-}
-
-/// The way in which the API spells durations.
-fn go_duration<S: Serializer>(duration: &Duration, s: S) -> Result<S::Ok, S::Error> {
-    kube::core::Duration::from(*duration).serialize(s)
-}
-
-/// A number of which zero means the default.
-fn number<'de, D: Deserializer<'de>>(d: D, default: u32) -> Result<u32, D::Error> {
-    let number = u32::deserialize(d)?;
-    Ok(if number == 0 { default } else { number })
-}
-
-fn max_pods<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
-    number(d, 110)
-}
-
-fn event_burst<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
-    number(d, 100)
-}
-
-fn lease_seconds<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
-    number(d, 40)
-}
-
-fn ids_per_pod<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
-    number(d, 65_536)
-}
-
-fn port<'de, D: Deserializer<'de>>(d: D) -> Result<u16, D::Error> {
-    let port = u16::deserialize(d)?;
-    Ok(if port == 0 { 10250 } else { port })
 }

@@ -120,14 +120,7 @@ impl Agent {
         let api = self.node.bind(pods.clone(), Arc::new(reviewer))?;
         tokio::spawn(ring(changes, pods));
         self.keep_certificates();
-        if settings.pod_cidrs.is_empty() {
-            let network = self.node.assembled.network.clone();
-            let changed = self.node_changed.clone();
-            tokio::spawn(follow_network(seen.clone(), network, changed));
-        }
-        tokio::spawn(keep_node(self.keeper(), settings.clone(), seen.clone()));
-        let (api_server, name) = (self.server.clone(), settings.node_name.clone());
-        tokio::spawn(async move { node::follow(&api_server, &name, node).await });
+        self.keep_node(&seen, node);
         let mut tasks = JoinSet::new();
         for source in sources {
             let mirrors = Some(mirrors.clone());
@@ -145,6 +138,23 @@ impl Agent {
         self.events
             .node_event(EventKind::Normal, "Starting", "Starting kubelet.");
         self.node.serve(api, tasks, owner, stop).await
+    }
+
+    /// Registers the node and keeps its object, and what follows from that.
+    fn keep_node(
+        &self,
+        seen: &watch::Receiver<Option<Arc<NodeObject>>>,
+        node: watch::Sender<Option<Arc<NodeObject>>>,
+    ) {
+        let settings = &self.node.settings;
+        if settings.pod_cidrs.is_empty() {
+            let network = self.node.assembled.network.clone();
+            let changed = self.node_changed.clone();
+            tokio::spawn(follow_network(seen.clone(), network, changed));
+        }
+        tokio::spawn(keep_node(self.keeper(), settings.clone(), seen.clone()));
+        let (server, name) = (self.server.clone(), settings.node_name.clone());
+        tokio::spawn(async move { node::follow(&server, &name, node).await });
     }
 
     /// Renews what the cluster signs, as far as it was asked to.
