@@ -10,6 +10,7 @@
 //! of everything, of which nothing may be left. `HANOK_SIM_SEED=N` replays one episode and prints its end (on older
 //! ground with `HANOK_SIM_GROUND=1`), `HANOK_SIM_SECONDS=N` searches among new ones for as long.
 
+mod agent;
 mod chance;
 mod cluster;
 #[cfg(test)]
@@ -31,8 +32,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use self::agent::Agent;
 use self::ground::Ground;
-use self::runtime::Agent;
 use self::world::Sim;
 use super::settings::{ClassIsHandler, Deps, Settings};
 use super::{Pods, worker};

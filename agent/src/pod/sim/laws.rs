@@ -12,8 +12,8 @@ use std::sync::Arc;
 use hanok_runtime::api::{Container, ContainerId, PodUid, Resources, SandboxId};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
+use super::agent::Agent;
 use super::machine::Process;
-use super::runtime::Agent;
 use super::world::World;
 use crate::pod::spec;
 use crate::sinks::PodUpdate;

@@ -12,8 +12,8 @@ use hanok_runtime::api::{
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodStatus, Secret, Service};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::agent::Agent;
 use super::laws::Book;
-use super::runtime::Agent;
 use super::world::World;
 use crate::pod::fake::image;
 use crate::pod::spec::{self, ContainerKind};
