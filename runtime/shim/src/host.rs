@@ -90,14 +90,18 @@ impl Host {
 
 /// The node's /dev/null, known by its device number.
 pub(crate) fn open_null(flags: OFlags) -> Result<OwnedFd> {
+    open_null_at("/dev/null", flags)
+}
+
+/// The same where it is mounted elsewhere.
+pub(crate) fn open_null_at(path: &str, flags: OFlags) -> Result<OwnedFd> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let null = open("/dev/null", flags, Mode::empty()).doing(|| "open /dev/null")?;
-    let stat = fstat(&null).doing(|| "stat /dev/null")?;
+    let null = open(path, flags, Mode::empty()).doing(|| format!("open {path}"))?;
+    let stat = fstat(&null).doing(|| format!("stat {path}"))?;
     let is_char = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
     if !is_char || (major(stat.st_rdev), minor(stat.st_rdev)) != (1, 3) {
-        return Err(Failure::system(
-            "/dev/null of the node is not the null device",
-        ));
+        let message = format!("{path} of the node is not the null device");
+        return Err(Failure::system(message));
     }
     Ok(null)
 }

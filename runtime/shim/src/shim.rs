@@ -20,6 +20,7 @@ use crate::host::Host;
 use crate::poller::{Interest, Poller, Ready, Token};
 use crate::relay::Relay;
 use crate::shutdown::Shutdown;
+use crate::start_container::Home;
 use crate::start_sandbox::Sandbox;
 use crate::users::Users;
 
@@ -38,8 +39,8 @@ pub(crate) struct Shim {
     pub(crate) sandbox: Option<Sandbox>,
     /// The pod's user namespace, when it has one.
     pub(crate) users: Option<Users>,
-    /// The pod's /dev/shm, once a container asked for it.
-    pub(crate) shm: Option<OwnedFd>,
+    /// The pod's mount namespace, once there was a container.
+    pub(crate) home: Option<Home>,
     pub(crate) connections: BTreeMap<u64, Connection>,
     pub(crate) containers: BTreeMap<u64, Container>,
     pub(crate) execs: BTreeMap<u64, Exec>,
@@ -79,7 +80,7 @@ impl Shim {
             host,
             sandbox: None,
             users: None,
-            shm: None,
+            home: None,
             connections: BTreeMap::new(),
             containers: BTreeMap::new(),
             execs: BTreeMap::new(),

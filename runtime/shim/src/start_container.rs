@@ -10,12 +10,13 @@ mod cgroup_view;
 mod copy_up;
 mod dev;
 mod hide;
+mod home;
 mod mounts;
 mod rootfs;
 mod setup;
-mod shm;
 pub(crate) mod users;
 
+pub(crate) use home::Home;
 pub(crate) use setup::receive_only;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -58,7 +59,7 @@ impl Shim {
         }
         self.nursery
             .admit(&spec.process.capabilities, self.users.is_some());
-        self.make_shm(&spec, label)?;
+        self.make_home(&spec, label)?;
         let (mut io, stdio) = open_io(self, &spec)?;
         let cgroups = Cgroups::new(&spec.cgroups);
         let (entry, oom) = match &cgroups_later {
@@ -73,7 +74,7 @@ impl Shim {
             drop(line);
             let child = Child {
                 host: &self.host,
-                shm: self.shm.as_ref().map(AsFd::as_fd),
+                home: self.home.as_ref(),
                 users: self.users.as_ref(),
                 sandbox: self.sandbox.as_ref(),
                 spec: &spec,
@@ -168,13 +169,18 @@ impl Shim {
         cloned
     }
 
-    fn make_shm(&mut self, spec: &ContainerSpec, label: Option<&str>) -> Result<()> {
-        let size = spec.mounts.iter().find_map(|mount| match mount.source {
+    /// The pod's mount namespace, if the container needs one. One without a /dev/shm gives way to one that has it.
+    fn make_home(&mut self, spec: &ContainerSpec, label: Option<&str>) -> Result<()> {
+        let shm = spec.mounts.iter().find_map(|mount| match mount.source {
             MountSource::Shm { size } => Some(size),
             _ => None,
         });
-        if let (Some(size), None) = (size, &self.shm) {
-            self.shm = Some(shm::make(&self.host, self.users.as_ref(), size, label)?);
+        let users = self.users.as_ref();
+        let serves = |home: &Home| home.serves(shm.is_some());
+        // With a user namespace, a container begins in a copy of the node's, and takes only /dev/shm from here.
+        let needed = shm.is_some() || users.is_none();
+        if needed && !self.home.as_ref().is_some_and(serves) {
+            self.home = Some(Home::make(&self.host, users, shm, label)?);
         }
         Ok(())
     }

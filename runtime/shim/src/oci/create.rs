@@ -127,7 +127,7 @@ pub(super) fn create(
         drop(line);
         let child = Child {
             host,
-            shm: None,
+            home: None,
             users: users.as_ref(),
             sandbox: None,
             spec: &spec,

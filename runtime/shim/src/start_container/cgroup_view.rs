@@ -29,7 +29,7 @@ pub(super) fn mount(
 ) -> Result<()> {
     let hierarchies = v1_hierarchies(&host.read_proc("self/cgroup")?);
     if hierarchies.is_empty() {
-        return place(root, mount, &new_filesystem("cgroup2", &[], 0, None)?);
+        return place(root, host, mount, &new_filesystem("cgroup2", &[], 0, None)?);
     }
     let option = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     let base = new_filesystem(
@@ -44,7 +44,7 @@ pub(super) fn mount(
         .iter()
         .map(|h| make_directory(&base, h))
         .collect::<Result<Vec<OwnedFd>>>()?;
-    place(root, mount, &base)?;
+    place(root, host, mount, &base)?;
     for (hierarchy, directory) in hierarchies.iter().zip(&directories) {
         let tree = new_filesystem("cgroup", &hierarchy.options, mount.attr_set, None)?;
         attach(tree.as_fd(), directory.as_fd())

@@ -9,9 +9,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
     AtFlags, Dir, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Uid, chownat, fchmod, fchown, fstat,
-    ftruncate, mkdirat, open, openat, readlinkat, seek, sendfile, statat, symlinkat,
+    ftruncate, mkdirat, openat, readlinkat, seek, sendfile, statat, symlinkat,
 };
 use rustix::io::Errno;
+
+use crate::host::Host;
 
 /// Directories within each other: far more than an image has there.
 const DEEPEST: usize = 64;
@@ -19,12 +21,12 @@ const DEEPEST: usize = 64;
 const CHUNK: usize = 1 << 20;
 
 /// Copies what a directory has into a detached mount. What is no directory has nothing.
-pub(super) fn copy_up(from: &OwnedFd, to: &OwnedFd) -> rustix::io::Result<()> {
+pub(super) fn copy_up(host: &Host, from: &OwnedFd, to: &OwnedFd) -> rustix::io::Result<()> {
     let from = match directory(from.as_fd(), c".") {
         Err(Errno::NOTDIR) => return Ok(()),
         opened => opened?,
     };
-    entries(&from, &directory(to.as_fd(), c".")?, DEEPEST)
+    entries(host, &from, &directory(to.as_fd(), c".")?, DEEPEST)
 }
 
 fn directory(at: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
@@ -32,7 +34,7 @@ fn directory(at: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
     openat(at, name, flags, Mode::empty())
 }
 
-fn entries(from: &OwnedFd, to: &OwnedFd, depth: usize) -> rustix::io::Result<()> {
+fn entries(host: &Host, from: &OwnedFd, to: &OwnedFd, depth: usize) -> rustix::io::Result<()> {
     let depth = depth.checked_sub(1).ok_or(Errno::LOOP)?;
     for entry in Dir::read_from(from)? {
         let entry = entry?;
@@ -45,10 +47,10 @@ fn entries(from: &OwnedFd, to: &OwnedFd, depth: usize) -> rustix::io::Result<()>
             FileType::Directory => {
                 mkdirat(to, name, Mode::RWXU)?;
                 let below = directory(to.as_fd(), name)?;
-                entries(&directory(from.as_fd(), name)?, &below, depth)?;
+                entries(host, &directory(from.as_fd(), name)?, &below, depth)?;
                 keep_owner(&below, &stat)?;
             }
-            FileType::RegularFile => file(from, to, name)?,
+            FileType::RegularFile => file(host, from, to, name)?,
             FileType::Symlink => {
                 let target = readlinkat(from, name, Vec::new())?;
                 symlinkat(target.as_c_str(), to, name)?;
@@ -62,7 +64,7 @@ fn entries(from: &OwnedFd, to: &OwnedFd, depth: usize) -> rustix::io::Result<()>
     Ok(())
 }
 
-fn file(from: &OwnedFd, to: &OwnedFd, name: &CStr) -> rustix::io::Result<()> {
+fn file(host: &Host, from: &OwnedFd, to: &OwnedFd, name: &CStr) -> rustix::io::Result<()> {
     // Opened only when it is known what it is, and not to be exchanged any more: to open a device is to use it.
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = openat(from, name, flags, Mode::empty())?;
@@ -70,8 +72,10 @@ fn file(from: &OwnedFd, to: &OwnedFd, name: &CStr) -> rustix::io::Result<()> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Ok(());
     }
-    let link = format!("/proc/self/fd/{}", found.as_raw_fd());
-    let from = open(link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    // By the shim's own procfs: there is no /proc where a container begins.
+    let link = format!("self/fd/{}", found.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let from = openat(&host.procfs, link, flags, Mode::empty())?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let to = openat(to, name, flags, Mode::RUSR | Mode::WUSR)?;
     data(&from, &to, u64::try_from(stat.st_size).unwrap_or(0))?;

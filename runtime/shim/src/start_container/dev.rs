@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use hanok_shim::devices::{LINKS, NODES};
-use hanok_shim::protocol::{Device, Mount, MountSource};
+use hanok_shim::protocol::{Device, Mount};
 use rustix::fs::{
     AtFlags, Dev, FileType, Gid, Mode, OFlags, Stat, Uid, chownat, makedev, mkdirat, mknodat,
     openat, readlinkat, statat, symlinkat, unlinkat,
@@ -13,7 +13,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
-use super::mounts::attach;
+use super::mounts::{attach, is_bind};
 use crate::failure::{Doing, Failure, Result};
 use crate::resolve::{self, Kind};
 use crate::users::Users;
@@ -89,13 +89,9 @@ pub(super) fn is_dev(mount: &Mount) -> bool {
 
 /// Whether a bind mount covers /dev.
 fn is_bound(mounts: &[Mount]) -> bool {
-    let is_bind = |mount: &Mount| {
-        matches!(
-            mount.source,
-            MountSource::Bind { .. } | MountSource::BindBelow { .. }
-        )
-    };
-    mounts.iter().any(|mount| is_bind(mount) && is_dev(mount))
+    mounts
+        .iter()
+        .any(|mount| is_bind(&mount.source) && is_dev(mount))
 }
 
 /// Binds the terminal to /dev/console.
@@ -219,6 +215,7 @@ fn make_link(dev: &OwnedFd, name: &str, target: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hanok_shim::protocol::MountSource;
 
     #[test]
     fn the_nodes_own_dev_is_left_alone() {

@@ -4,15 +4,17 @@
 //! /dev/null; a masked directory by one empty read-only directory, the same for all.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use hanok_shim::sys::mount::{ATTR_RDONLY, Attributes, PRIVATE, mount_setattr};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
+use super::home;
 use super::mounts::attach;
 use crate::failure::{Doing, Result};
-use crate::host::{Host, open_null};
+use crate::host::{Host, open_null_at};
 use crate::resolve::{self, Kind};
 
 const READONLY: Attributes = Attributes {
@@ -31,12 +33,20 @@ pub(super) struct Covers {
 }
 
 impl Covers {
-    /// Opens them; the null device that the host holds is of the node's mount namespace.
+    /// Opens them in a copy of the node's mount namespace; the null device that the host holds is of that itself.
     pub(super) fn open(host: &Host) -> Result<Self> {
+        Self::open_at("/dev/null", &host.empty_dir)
+    }
+
+    /// Opens them in a copy of the pod's.
+    pub(super) fn open_at_home() -> Result<Self> {
+        Self::open_at(home::NULL, Path::new(home::EMPTY))
+    }
+
+    fn open_at(null: &str, directory: &Path) -> Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let directory = &host.empty_dir;
         Ok(Self {
-            null: open_null(OFlags::PATH)?,
+            null: open_null_at(null, OFlags::PATH)?,
             empty: rustix::fs::open(directory, flags, Mode::empty())
                 .doing(|| format!("open {}", directory.display()))?,
         })

@@ -16,9 +16,10 @@ use rustix::mount::{
 };
 
 use super::copy_up::copy_up;
+use super::home::Home;
 use super::rootfs::log_of;
-use super::shm;
 use crate::failure::{Doing, Failure, Result};
+use crate::host::Host;
 use crate::resolve::{self, Kind, open_host};
 
 /// The filesystem of [`MountSource::CopyUp`].
@@ -48,23 +49,35 @@ const PROC_FILES: [&str; 10] = [
     "sys/kernel/ns_last_pid",
 ];
 
-/// Sources that must be opened before the node's mount namespace is left: binds that send mounts back to the
+/// Sources that must be opened before a copy of the node's mount namespace is made: binds that send mounts back to the
 /// node (afterwards everything only receives), and the pod's /dev/shm.
-pub(super) fn open_early(
-    mounts: &[Mount],
-    shm: Option<BorrowedFd<'_>>,
-) -> Result<Vec<Option<OwnedFd>>> {
+pub(super) fn open_early(mounts: &[Mount], home: Option<&Home>) -> Result<Vec<Option<OwnedFd>>> {
     let open = |mount: &Mount| match &mount.source {
-        MountSource::Bind { .. } | MountSource::BindBelow { .. } if mount.propagation == SHARED => {
-            open_bind(&mount.source).map(Some)
-        }
         MountSource::Shm { .. } => {
-            let shm = shm.ok_or_else(|| Failure::system("the shim holds no /dev/shm"))?;
-            shm::open(shm).map(Some)
+            let home = home.ok_or_else(|| Failure::system("the shim holds no /dev/shm"))?;
+            home.visit_for_shm().map(Some)
         }
+        source if is_bind(source) && mount.propagation == SHARED => open_bind(source).map(Some),
         _ => Ok(None),
     };
     mounts.iter().map(open).collect()
+}
+
+/// All that is of the node, before its mount namespace is left.
+pub(super) fn open_binds(mounts: &[Mount]) -> Result<Vec<Option<OwnedFd>>> {
+    let open = |mount: &Mount| match is_bind(&mount.source) {
+        true => open_bind(&mount.source).map(Some),
+        false => Ok(None),
+    };
+    mounts.iter().map(open).collect()
+}
+
+/// Whether a source is a path of the node.
+pub(super) fn is_bind(source: &MountSource) -> bool {
+    matches!(
+        source,
+        MountSource::Bind { .. } | MountSource::BindBelow { .. }
+    )
 }
 
 /// A clone of what is mounted at a path of the node.
@@ -138,12 +151,17 @@ pub(crate) fn new_filesystem(
 }
 
 /// Attributes and propagation, then the move onto the destination.
-pub(super) fn place(root: BorrowedFd<'_>, mount: &Mount, source: &OwnedFd) -> Result<()> {
+pub(super) fn place(
+    root: BorrowedFd<'_>,
+    host: &Host,
+    mount: &Mount,
+    source: &OwnedFd,
+) -> Result<()> {
     let destination = destination(root, mount, source)?;
     let name = || format!("mount {}", mount.destination);
     if let MountSource::CopyUp { .. } = mount.source {
         let doing = || format!("copy what is at {}", mount.destination);
-        copy_up(&destination, source).doing(doing)?;
+        copy_up(host, &destination, source).doing(doing)?;
     }
     apply_attributes(mount, source).doing(name)?;
     attach(source.as_fd(), destination.as_fd()).doing(name)

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use hanok_shim::protocol::Rootfs;
+use hanok_shim::sys::clone::{ns, unshare};
 use hanok_shim::sys::mount::{ATTR_RDONLY, Attributes, PRIVATE, mount_setattr};
 use rustix::fs::{CWD, OFlags};
 use rustix::io::Errno;
@@ -16,27 +17,31 @@ use rustix::mount::{
 use rustix::process::{chdir, chroot, fchdir, pivot_root};
 
 use super::mounts::CONTEXT;
+use super::receive_only;
 use crate::failure::{Doing, Failure, Result};
 use crate::resolve::open_host;
 
 /// Most layers that overlayfs stacks (`OVL_MAX_STACK`).
 const MAX_LAYERS: usize = 500;
 
-/// Mounts the root filesystem on `target`, a directory of the node, and returns a descriptor on its root.
-pub(super) fn attach(rootfs: &Rootfs, label: Option<&str>, target: &Path) -> Result<OwnedFd> {
+/// The root filesystem as a detached mount. Where overlayfs must be mounted somewhere, that is on `scratch`, in a mount
+/// namespace of its own.
+pub(super) fn open(rootfs: &Rootfs, label: Option<&str>, scratch: &Path) -> Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     match rootfs {
         Rootfs::Overlay { lower, upper, work } => {
             check_layers(lower)?;
             forget_volatile(work);
-            match overlay(lower, upper, work, label)? {
-                Some(root) => attach_tree(&root, target).map(|()| root),
-                None => overlay_by_mount(lower, (upper, work), label, target),
+            if let Some(root) = overlay(lower, upper, work, label)? {
+                return Ok(root);
             }
+            unshare(ns::MNT).doing(|| "make a mount namespace")?;
+            receive_only()?;
+            overlay_by_mount(lower, (upper, work), label, scratch)?;
+            open_tree(CWD, scratch, flags).doing(|| "clone the overlay")
         }
         Rootfs::Dir(dir) => {
-            let flags = OpenTreeFlags::OPEN_TREE_CLONE
-                | OpenTreeFlags::OPEN_TREE_CLOEXEC
-                | OpenTreeFlags::AT_RECURSIVE;
+            let flags = flags | OpenTreeFlags::AT_RECURSIVE;
             let root = open_tree(CWD, dir.as_str(), flags)
                 .doing(|| format!("open root filesystem {dir}"))?;
             let private = Attributes {
@@ -44,7 +49,6 @@ pub(super) fn attach(rootfs: &Rootfs, label: Option<&str>, target: &Path) -> Res
                 ..Attributes::default()
             };
             mount_setattr(&root, true, private).doing(|| "make the root filesystem private")?;
-            attach_tree(&root, target)?;
             Ok(root)
         }
     }
@@ -59,7 +63,7 @@ pub(super) fn check_layers(lower: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Attaches a detached root filesystem to a directory of the node.
+/// Attaches a detached root filesystem to a directory.
 pub(super) fn attach_tree(root: &OwnedFd, target: &Path) -> Result<()> {
     move_mount(
         root,

@@ -18,6 +18,7 @@ use rustix::process::setsid;
 use rustix::system::sethostname;
 
 use super::hide::Covers;
+use super::home::{self, Home};
 use super::{cgroup_view, dev, hide, mounts, no_sandbox, rootfs, users};
 use crate::channel::Line;
 use crate::failure::{Doing, Failure, Result};
@@ -31,8 +32,8 @@ use crate::users::{Users, become_root};
 /// What the process works from.
 pub(crate) struct Child<'a> {
     pub(crate) host: &'a Host,
-    /// The pod's /dev/shm.
-    pub(crate) shm: Option<BorrowedFd<'a>>,
+    /// The pod's mount namespace; none where there is no pod.
+    pub(crate) home: Option<&'a Home>,
     /// The user namespace.
     pub(crate) users: Option<&'a Users>,
     /// The holder of the pod's namespaces.
@@ -114,13 +115,38 @@ impl Child<'_> {
 
     /// On the node's users: everything is done by its root, in the container's own namespaces.
     fn stay(&self) -> Result<Ready> {
-        let sources = mounts::open_early(&self.spec.mounts, self.shm)?;
+        match self.home {
+            Some(home) => self.begin_at(home),
+            None => self.begin_in_a_copy(),
+        }
+    }
+
+    /// In a copy of the pod's mount namespace, with all that is of the node opened before.
+    fn begin_at(&self, home: &Home) -> Result<Ready> {
+        let sources = mounts::open_binds(&self.spec.mounts)?;
+        let root = rootfs::open(&self.spec.rootfs, self.label, &self.host.rootfs_mount)?;
+        self.join_namespaces()?;
+        home.enter()?;
+        unshare(self.new_namespaces()).doing(|| "make namespaces")?;
+        rootfs::attach_tree(&root, Path::new(home::ROOTFS))?;
+        Ok(Ready {
+            root,
+            sources,
+            covers: Covers::open_at_home()?,
+            joined: false,
+        })
+    }
+
+    /// In a copy of the node's mount namespace, where hooks find it, or in one that others use too.
+    fn begin_in_a_copy(&self) -> Result<Ready> {
+        let sources = mounts::open_early(&self.spec.mounts, None)?;
         self.join_namespaces()?;
         unshare(self.new_namespaces()).doing(|| "make namespaces")?;
         if !self.shares_mounts() {
             receive_only()?;
         }
-        let root = rootfs::attach(&self.spec.rootfs, self.label, self.root_mount())?;
+        let root = rootfs::open(&self.spec.rootfs, self.label, &self.host.rootfs_mount)?;
+        rootfs::attach_tree(&root, self.root_mount())?;
         Ok(Ready {
             root,
             sources,
@@ -134,7 +160,7 @@ impl Child<'_> {
     /// their places by the pod's root.
     fn cross_over(&self, users: &Users) -> Result<Ready> {
         let host = self.host;
-        let early = mounts::open_early(&self.spec.mounts, self.shm)?;
+        let early = mounts::open_early(&self.spec.mounts, self.home)?;
         self.join_namespaces()?;
         unshare(ns::MNT).doing(|| "make a mount namespace")?;
         receive_only()?;
@@ -252,7 +278,7 @@ impl Child<'_> {
                 continue;
             }
             let is_early = early.is_some();
-            mounts::place(root, mount, &source(mount, early, self.label)?)?;
+            mounts::place(root, self.host, mount, &source(mount, early, self.label)?)?;
             if is_early && self.bundle.is_some() {
                 mounts::renew(root, mount)?;
             }
@@ -324,7 +350,8 @@ fn source(mount: &Mount, early: Option<OwnedFd>, label: Option<&str>) -> Result<
             mounts::new_filesystem(fstype, options, 0, label)
         }
         MountSource::CopyUp { options } => mounts::new_filesystem(mounts::TMPFS, options, 0, label),
-        MountSource::Cgroup | MountSource::Shm { .. } => Err(Failure::system(format!(
+        MountSource::Shm { .. } => home::clone_shm(),
+        MountSource::Cgroup => Err(Failure::system(format!(
             "no source for mount {}",
             mount.destination
         ))),

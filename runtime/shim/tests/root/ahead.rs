@@ -8,7 +8,7 @@ use std::path::Path;
 use hanok_shim::client::Client;
 use hanok_shim::protocol::*;
 
-use crate::rig::{Pod, wait_for};
+use crate::rig::{Pod, bind, mount, wait_for};
 
 fn begin(pod: &Pod, spec: &ContainerSpec) -> (Client, PipeWriter) {
     let (theirs, ours) = std::io::pipe().unwrap();
@@ -105,4 +105,31 @@ fn root_a_start_ahead_without_a_pipe_is_invalid() {
     let spec = Box::new(pod.spec("c1", &["true"]));
     let reply = pod.call(&Request::StartAhead { spec, label: None });
     assert_eq!(failure(reply).0, FailureKind::Invalid);
+}
+
+#[test]
+fn root_a_container_begins_without_the_nodes_mounts() {
+    let mut pod = Pod::started();
+    let volume = pod.path("volume");
+    fs::create_dir(&volume).unwrap();
+    let mut spec = pod.spec("c1", &["true"]);
+    spec.mounts.insert(0, mount("/data", bind(&volume), 0));
+    spec.cgroups = late_cgroups(&mut pod);
+    let (_client, _pipe) = begin(&pod, &spec);
+    // It mounts what does not depend on its cgroups, and waits for them.
+    let places = wait_for("a mount of it", || {
+        let children = format!("/proc/{0}/task/{0}/children", pod.shim_pid);
+        let children = fs::read_to_string(children).ok()?;
+        children.split_whitespace().find_map(|pid| {
+            let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
+            let places = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+            let places: Vec<String> = places.map(str::to_owned).collect();
+            places.contains(&"/rootfs/data".into()).then_some(places)
+        })
+    });
+    let of_pod = ["/", "/null", "/shm"];
+    let others = places.iter().filter(|place| {
+        !of_pod.contains(&place.as_str()) && !Path::new(place).starts_with("/rootfs")
+    });
+    assert_eq!(others.collect::<Vec<_>>(), [] as [&String; 0]);
 }

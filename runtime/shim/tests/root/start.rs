@@ -282,6 +282,20 @@ fn root_the_pods_shm_is_one_for_its_containers_and_nobody_elses() {
 }
 
 #[test]
+fn root_a_container_without_shm_takes_it_from_nobody_after_it() {
+    let pod = Pod::started();
+    let mut without = pod.spec("c1", &["sh", "-c", "test ! -e /shm && df /dev | wc -l"]);
+    let is_shm = |mount: &Mount| matches!(mount.source, MountSource::Shm { .. });
+    without.mounts.retain(|mount| !is_shm(mount));
+    assert_eq!(pod.output(&without).1, "2\n");
+    pod.sh("c2", "echo shared > /dev/shm/x; chmod 666 /dev/shm/x");
+    let mut without = pod.spec("c3", &["sh", "-c", "test ! -e /dev/shm/x"]);
+    without.mounts.retain(|mount| !is_shm(mount));
+    assert_eq!(pod.output(&without).0.code, 0);
+    assert_eq!(pod.sh("c4", "cat /dev/shm/x").1, "shared\n");
+}
+
+#[test]
 fn root_limits_umask_and_oom_score_are_set() {
     let pod = Pod::started();
     let mut spec = pod.spec(
