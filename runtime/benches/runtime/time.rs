@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use hanok_runtime::api::RuntimeService;
 
-use crate::RUNTIMES;
 use crate::in_process::{Pod, program};
 use crate::report::{Report, Row, median};
 use crate::worker::Worker;
@@ -23,11 +22,17 @@ const AIMS: [(&str, f64); 4] = [
 
 type Times = BTreeMap<String, Vec<Duration>>;
 
-/// In turn, so that what else happens on the machine happens to all.
-pub(crate) async fn measure(pod: &Pod, worker: &mut Worker, rounds: usize, report: &mut Report) {
+/// In turn, so that what else happens on the machine happens to all. `runtimes` are the command lines to measure, ours
+/// first.
+pub(crate) async fn measure(
+    pod: &Pod,
+    worker: &mut Worker,
+    (runtimes, rounds): (&[&str], usize),
+    report: &mut Report,
+) {
     let sleeper = pod.start(program("sleeper", &["/bin/sleep", "1000"])).await;
     // The last one is where the floor makes its exec.
-    for runtime in RUNTIMES.iter().rev() {
+    for runtime in runtimes.iter().rev() {
         worker.ask(&format!("sleeper {runtime}")).unwrap();
     }
     let (mut lives, mut steps, mut runs, mut owns, mut execs) = Default::default();
@@ -47,7 +52,7 @@ pub(crate) async fn measure(pod: &Pod, worker: &mut Worker, rounds: usize, repor
             add(&mut steps, step, took);
         }
         add(&mut execs, "hanok", pod.exec(&sleeper).await);
-        for name in RUNTIMES {
+        for name in runtimes {
             let shown = shown(name);
             ask(worker, &mut lives, shown, &format!("life {name} pod"));
             ask(worker, &mut runs, shown, &format!("run {name} pod"));
@@ -76,6 +81,9 @@ pub(crate) async fn measure(pod: &Pod, worker: &mut Worker, rounds: usize, repor
 fn aims(report: &mut Report, what: &str, rows: &[Row]) {
     for subject in ["hanok", "hanok-oci"] {
         for (reference, most) in AIMS {
+            if !rows.iter().any(|row| row.name == reference) {
+                continue;
+            }
             let ratio = median(rows, subject) / median(rows, reference);
             report.aim(&format!("{what}: {subject} / {reference}"), ratio, most);
         }
