@@ -95,36 +95,19 @@ fn execute(options: Options, log: &Log) -> Result<u8> {
             };
             let (code, warnings) = runtime.run(&id, &run)?;
             warn(warnings);
-            return Ok(u8::try_from(code).unwrap_or(u8::MAX));
+            return Ok(exit_code(code));
         }
         Command::Exec(exec) => {
             let id = exec.id.clone();
             let code = runtime.exec(&id, &exec_options(*exec)?)?;
-            return Ok(u8::try_from(code).unwrap_or(u8::MAX));
+            return Ok(exit_code(code));
         }
         Command::Ps {
             format,
             id,
             options,
-        } => {
-            let pids = runtime.processes(&id)?;
-            match format {
-                Format::Json => print(&serde_json::json!(pids))?,
-                Format::Table => say(&list::processes(&pids, &options)?)?,
-            }
-        }
-        Command::List { format, quiet } => {
-            let (records, broken) = runtime.list()?;
-            for error in broken {
-                log.warning(&complaint::chain(&error.into()));
-            }
-            let ids = records.iter().map(|record| format!("{}\n", record.id));
-            match format {
-                _ if quiet => say(&ids.collect::<String>())?,
-                Format::Json => print(&list::containers(&records))?,
-                Format::Table => say(&list::table(&records))?,
-            }
-        }
+        } => list_processes(&runtime, &id, format, &options)?,
+        Command::List { format, quiet } => list_containers(&runtime, format, quiet, log)?,
         Command::Pause { id } => runtime.pause(&id)?,
         Command::Resume { id } => runtime.resume(&id)?,
         Command::Update { limits, id } => runtime.update(&id, &limits.document()?)?,
@@ -141,6 +124,32 @@ fn execute(options: Options, log: &Log) -> Result<u8> {
         }
     }
     Ok(0)
+}
+
+fn exit_code(of_process: i32) -> u8 {
+    u8::try_from(of_process).unwrap_or(u8::MAX)
+}
+
+fn list_processes(runtime: &Runtime, id: &str, format: Format, options: &[String]) -> Result<()> {
+    let pids = runtime.processes(id)?;
+    match format {
+        Format::Json => print(&serde_json::json!(pids)),
+        Format::Table => say(&list::processes(&pids, options)?),
+    }
+}
+
+/// With a warning for each container whose record cannot be read.
+fn list_containers(runtime: &Runtime, format: Format, quiet: bool, log: &Log) -> Result<()> {
+    let (records, broken) = runtime.list()?;
+    for error in broken {
+        log.warning(&complaint::chain(&error.into()));
+    }
+    let ids = records.iter().map(|record| format!("{}\n", record.id));
+    match format {
+        _ if quiet => say(&ids.collect::<String>()),
+        Format::Json => print(&list::containers(&records)),
+        Format::Table => say(&list::table(&records)),
+    }
 }
 
 fn create_options(given: CreateArgs) -> Result<CreateOptions> {

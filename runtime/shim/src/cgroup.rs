@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use hanok_shim::sys::process;
 use rustix::fs::{Mode, OFlags, fstatfs, open, openat};
 
-use crate::failure::{Doing, Result};
+use crate::failure::{Doing, Failure, Result};
 
 /// `CGROUP2_SUPER_MAGIC` of statfs(2).
 const CGROUP2_MAGIC: i64 = 0x6367_7270;
@@ -92,6 +92,16 @@ impl Cgroups {
                     .doing(|| format!("open cgroup.procs of {}", dir.display()))?;
                 entry.v1.push(procs.into());
             }
+        }
+        Ok(entry)
+    }
+
+    /// The same for a process that is there already, which v2 does not take.
+    pub(crate) fn late_entry(&self) -> Result<Entry> {
+        let entry = self.entry()?;
+        if entry.v2.is_some() {
+            let message = "a process is born in a cgroup of v2, which has to be there before";
+            return Err(Failure::invalid(message));
         }
         Ok(entry)
     }

@@ -50,6 +50,9 @@ pub struct CreateOrder {
     pub domainname: Option<String>,
     /// Execution domain of personality(2).
     pub personality: Option<u32>,
+    /// Whether the cgroups, of v1, are not there yet: one byte says that they are, and the process waits for it where it
+    /// needs them.
+    pub cgroups_later: bool,
     /// Whether to send [`Message::Prepared`] before the root is entered, and wait for a byte.
     pub announce_prepared: bool,
     /// Run in the container's namespaces before its root is entered.

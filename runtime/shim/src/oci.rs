@@ -22,7 +22,6 @@ use hanok_shim::sys::process::{pidfd_kill, take_inherited};
 use hanok_shim::sys::socket;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
-use crate::cgroup::Entry;
 use crate::channel::{Line, Received, Report};
 use crate::failure::{Doing, Failure, Result};
 use crate::host::Host;
@@ -95,23 +94,24 @@ impl Caller {
             .doing(|| "wait for the caller")
     }
 
-    /// Puts a new process into its cgroups, wakes it, and tells what comes from it. It may go on with its mounts
-    /// meanwhile.
+    /// Puts a new process into its cgroups by `join`, wakes it, and tells what comes from it. It may go on with its
+    /// mounts meanwhile.
     fn follow(
         &self,
         line: &Line,
-        entry: &Entry,
+        join: impl FnOnce(i32) -> Result<()>,
         (pid, pidfd): (i32, OwnedFd),
         last: Last,
     ) -> Result<()> {
-        self.tell(&Message::Cloned { pid }, None)?;
-        line.set_blocking().doing(|| "make a channel")?;
-        let joined = entry
-            .join(pid)
+        let joined = self
+            .tell(&Message::Cloned { pid }, None)
+            .and_then(|()| line.set_blocking().doing(|| "make a channel"))
+            .and_then(|()| join(pid))
             .and_then(|()| line.permit().doing(|| "wake the process"));
         if let Err(failure) = joined {
             let _ = pidfd_kill(&pidfd, libc::SIGKILL);
-            return Err(failure);
+            // The process knows best why it is not there any more.
+            return Err(last_words(line).unwrap_or(failure));
         }
         self.relay(line, pidfd, last)
     }
@@ -156,6 +156,19 @@ impl Caller {
                 Received::End if executing => return self.tell(&Message::Ready, None),
                 Received::End => return Err(Failure::system("it ended during its set-up")),
             }
+        }
+    }
+}
+
+/// Why a process has ended, if it has said so; it has ended, or will at once.
+fn last_words(line: &Line) -> Option<Failure> {
+    loop {
+        match line.receive() {
+            Ok(Received::Report(Report::Failed { kind, message }, _)) => {
+                return Some(Failure { kind, message });
+            }
+            Ok(Received::Report(..)) => {}
+            Ok(Received::End | Received::Empty) | Err(_) => return None,
         }
     }
 }

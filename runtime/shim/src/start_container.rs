@@ -52,11 +52,7 @@ impl Shim {
         label: Option<&str>,
         cgroups_later: Option<OwnedFd>,
     ) -> Result<Outcome> {
-        check(&spec)?;
-        if self.containers.values().any(|c| c.id == spec.id) {
-            let message = format!("container {:?} exists already", spec.id);
-            return Err(Failure::new(FailureKind::Exists, message));
-        }
+        self.check_new(&spec)?;
         self.nursery
             .admit(&spec.process.capabilities, self.users.is_some());
         self.make_home(&spec, label)?;
@@ -72,33 +68,11 @@ impl Shim {
         let Cloned::Parent { pid, pidfd } = cloned else {
             // Or the end of the shim would not be seen on the channel.
             drop(line);
-            let child = Child {
-                host: &self.host,
-                home: self.home.as_ref(),
-                users: self.users.as_ref(),
-                sandbox: self.sandbox.as_ref(),
-                spec: &spec,
-                label,
-                line: &child_line,
-                bundle: None,
-            };
-            child_line.report_failure(child.run(stdio));
-            exec::exit_now(1);
+            self.become_container(&spec, label, &child_line, stdio);
         };
         drop((child_line, stdio));
         let key = self.new_key();
-        let joined = match &cgroups_later {
-            None => entry
-                .join(pid)
-                .and_then(|()| line.permit().doing(|| "wake the container")),
-            Some(pipe) => self.await_cgroups(key, pipe),
-        };
-        let watched = joined.and_then(|()| {
-            let token = Token::ContainerSetup(key);
-            self.poller
-                .add(&line, token, Interest::READ)
-                .doing(|| "watch the container")
-        });
+        let watched = self.watch_start(key, pid, &line, &entry, cgroups_later.as_ref());
         io.stdin_once = spec.stdin_once;
         let start = Start {
             line,
@@ -130,6 +104,59 @@ impl Shim {
             self.kill_failed_start(key);
         }
         Ok(Outcome::Later)
+    }
+
+    fn check_new(&self, spec: &ContainerSpec) -> Result<()> {
+        check(spec)?;
+        if self.containers.values().any(|c| c.id == spec.id) {
+            let message = format!("container {:?} exists already", spec.id);
+            return Err(Failure::new(FailureKind::Exists, message));
+        }
+        Ok(())
+    }
+
+    /// The child's part.
+    fn become_container(
+        &self,
+        spec: &ContainerSpec,
+        label: Option<&str>,
+        line: &Line,
+        stdio: Option<Stdio>,
+    ) -> ! {
+        let child = Child {
+            host: &self.host,
+            home: self.home.as_ref(),
+            users: self.users.as_ref(),
+            sandbox: self.sandbox.as_ref(),
+            spec,
+            label,
+            line,
+            bundle: None,
+        };
+        line.report_failure(child.run(stdio));
+        exec::exit_now(1)
+    }
+
+    /// Joins a container's process to its cgroups, or waits until they are made, and takes what it reports.
+    fn watch_start(
+        &self,
+        key: u64,
+        pid: i32,
+        line: &Line,
+        entry: &Entry,
+        cgroups_later: Option<&OwnedFd>,
+    ) -> Result<()> {
+        match cgroups_later {
+            None => {
+                entry.join(pid)?;
+                line.permit().doing(|| "wake the container")?;
+            }
+            Some(pipe) => self.await_cgroups(key, pipe)?,
+        }
+        let token = Token::ContainerSetup(key);
+        self.poller
+            .add(line, token, Interest::READ)
+            .doing(|| "watch the container")
     }
 
     /// Clones with the PID namespace that is asked for: it cannot be joined afterwards.

@@ -1,4 +1,4 @@
-//! The cgroups of a container: made before its process, with their limits, and removed after it.
+//! The cgroups of a container: planned, made with their limits before its process is to join them, and removed after it.
 
 use std::fs;
 use std::io;
@@ -20,6 +20,16 @@ enum Place {
     Path { base: &'static str, path: String },
     /// systemd.
     Unit(Unit),
+}
+
+impl Place {
+    /// What it is below, and its path there.
+    fn path(&self) -> (&'static str, &str) {
+        match self {
+            Place::Path { base, path } => (base, path),
+            Place::Unit(unit) => ("/", unit.directory.to_str().unwrap_or_default()),
+        }
+    }
 }
 
 /// A path that begins with "/" is one from the root of each hierarchy, any other one below our own cgroup; without a
@@ -49,22 +59,25 @@ fn place(text: &str, id: &str, by_systemd: bool) -> Result<Place> {
     })
 }
 
-/// Makes the cgroup of a container and sets its limits. What of it stays when nobody removes it is in the record before,
-/// also on disk. What it returns keeps the cgroup until the container is in it.
-pub(super) fn make(
-    runtime: &Runtime,
-    linux: &Linux,
-    record: &mut Record,
-) -> Result<Option<Holder>> {
+/// The cgroup of a container, before it is made. Kept until the container is in it: with it goes what holds the cgroup.
+pub(super) struct Plan {
+    place: Place,
+    cgroups: Cgroups,
+    places: Vec<cgroup::Place>,
+    directories: Vec<PathBuf>,
+    resources: LinuxResources,
+    devices: Vec<DeviceLine>,
+    holder: Option<Holder>,
+    made: bool,
+}
+
+/// Looks where the cgroup is to be, which the record knows from then on unless systemd makes it.
+pub(super) fn plan(runtime: &Runtime, linux: &Linux, record: &mut Record) -> Result<Plan> {
     let path = linux.cgroups_path().clone().unwrap_or_default();
-    let none = LinuxResources::default();
-    let resources = linux.resources().as_ref().unwrap_or(&none);
-    let others = resources::other_controllers(resources);
+    let resources = linux.resources().clone().unwrap_or_default();
+    let others = resources::other_controllers(&resources);
     let place = place(&path.to_string_lossy(), &record.id, runtime.systemd)?;
-    let (base, relative) = match &place {
-        Place::Path { base, path } => (*base, path.as_str()),
-        Place::Unit(unit) => ("/", unit.directory.to_str().unwrap_or_default()),
-    };
+    let (base, relative) = place.path();
     let cgroups = Cgroups::detect_with(base, &others)?;
     let places = cgroups.places(relative)?;
     let mut directories: Vec<PathBuf> = places.iter().map(|one| one.directory.clone()).collect();
@@ -72,24 +85,51 @@ pub(super) fn make(
         directories.extend(cgroup::tracking()?.iter().map(|mount| mount.join(relative)));
     }
     directories.iter().try_for_each(|one| check_unused(one))?;
-    let devices = devices::devices(resources)?;
-    let holder = match &place {
-        Place::Path { .. } => None,
-        Place::Unit(unit) => {
+    if let Place::Path { .. } = &place {
+        record.cgroups = directories.clone();
+    }
+    Ok(Plan {
+        devices: devices::devices(&resources)?,
+        place,
+        cgroups,
+        places,
+        directories,
+        resources,
+        holder: None,
+        made: false,
+    })
+}
+
+impl Plan {
+    /// Whether it is not made and need not be before the container's process is there: on v2 that is born in it, and a
+    /// unit's directories are in no record before.
+    pub(super) fn may_come_later(&self) -> bool {
+        let by_us = matches!(self.place, Place::Path { .. });
+        !self.made && by_us && !self.cgroups.is_v2()
+    }
+
+    /// Makes it and sets its limits, unless that is done. What of it stays when nobody removes it is in the record before,
+    /// also on disk.
+    pub(super) fn make(&mut self, runtime: &Runtime, record: &mut Record) -> Result<()> {
+        if self.made {
+            return Ok(());
+        }
+        if let Place::Unit(unit) = &self.place {
             // Not in the record until it is known to be ours, for what is there is killed in the end. It needs no record
             // so far: systemd ends it when its holder is gone.
-            let limits = limits(&places, resources);
-            let holder = hold(runtime, unit, cgroups.is_v2(), &limits, &devices)?;
+            let limits = limits(&self.places, &self.resources);
+            let is_v2 = self.cgroups.is_v2();
+            self.holder = Some(hold(runtime, unit, is_v2, &limits, &self.devices)?);
             record.unit = Some(unit.name.clone());
-            Some(holder)
+            record.cgroups = self.directories.clone();
         }
-    };
-    record.cgroups = directories;
-    // Before the rest is there: whoever deletes what a killed caller left has to know it.
-    record.save()?;
-    cgroups.make(relative)?;
-    set(&places, resources, &devices)?;
-    Ok(holder)
+        // Before the rest is there: whoever deletes what a killed caller left has to know it.
+        record.save()?;
+        self.cgroups.make(self.place.path().1)?;
+        set(&self.places, &self.resources, &self.devices)?;
+        self.made = true;
+        Ok(())
+    }
 }
 
 /// Whoever is in a container's cgroup is killed with it, so nobody may be there before it.
@@ -357,7 +397,8 @@ mod tests {
         let linux = oci_spec::runtime::LinuxBuilder::default().cgroups_path(&name);
         let runtime = Runtime::new(dir.path().to_owned(), "/nonexistent".into());
         let mut record = Record::sample(dir.path());
-        let failed = make(&runtime, &linux.build().unwrap(), &mut record).unwrap_err();
+        let mut plan = plan(&runtime, &linux.build().unwrap(), &mut record).unwrap();
+        let failed = plan.make(&runtime, &mut record).unwrap_err();
         assert!(matches!(failed, OciError::Cgroup(_)), "{failed:?}");
         let saved = fs::read(dir.path().join("state.json")).unwrap();
         let saved: Record = serde_json::from_slice(&saved).unwrap();

@@ -7,7 +7,9 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use hanok_shim::frame;
+use hanok_shim::hook::Hook;
 use hanok_shim::launch::{Message, Order};
+use hanok_shim::protocol::Namespace;
 use hanok_shim::sys::process::kill;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{UnmountFlags, unmount};
@@ -103,7 +105,10 @@ impl Runtime {
         record.poststart = plan.poststart;
         record.poststop = plan.poststop;
         // Until the container is there; with it goes what keeps the cgroup.
-        let _holder = cgroups::make(self, &bundle.linux(), record)?;
+        let mut cgroups = cgroups::plan(self, &bundle.linux(), record)?;
+        if !cgroups.may_come_later() {
+            cgroups.make(self, record)?;
+        }
         let filter = bundle
             .seccomp
             .as_ref()
@@ -117,7 +122,14 @@ impl Runtime {
             create_hooks: plan.create_container,
             start_hooks: plan.start_container,
         };
-        let order = translate::order(bundle, inputs)?;
+        let mut order = translate::order(bundle, inputs)?;
+        // Without a namespace of its own, its view of them is made of their directories.
+        let own_view = order.container.namespaces.cgroup != Namespace::Host;
+        order.cgroups_later = cgroups.may_come_later() && own_view;
+        let later = order.cgroups_later;
+        if !later {
+            cgroups.make(self, record)?;
+        }
         let process = frame::encode(&order.container.process)
             .map_err(|error| OciError::Config(error.to_string()))?;
         record.put(PROCESS, &process)?;
@@ -125,30 +137,15 @@ impl Runtime {
         let order = Order::Create(Box::new(order));
         launcher.order(&order, &[listener.as_fd()])?;
         drop(listener);
-        let mut master = None;
-        loop {
-            match launcher.next()? {
-                (Message::Cloned { pid }, _) => {
-                    let before = std::mem::replace(&mut record.pid, pid);
-                    if before != 0 {
-                        // It has done its part and ends.
-                        let _ = waitpid(Pid::from_raw(before), WaitOptions::empty());
-                    }
-                }
-                (Message::Terminal, fd) => {
-                    master = place_terminal(fd, bundle, options.console_socket.as_deref())?;
-                }
-                (Message::Prepared, _) => {
-                    hooks::run(&plan.create_runtime, record.pid)?;
-                    launcher.go_on()?;
-                }
-                (Message::Ready, _) => break,
-                (Message::Failed { kind, message }, _) => {
-                    return Err(OciError::Process { kind, message });
-                }
+        if later {
+            if let Err(error) = cgroups.make(self, record) {
+                record.pid = launcher.give_up();
+                return Err(error);
             }
+            // One that has ended meanwhile has said why.
+            let _ = launcher.go_on();
         }
-        launcher.finish();
+        let master = follow(launcher, record, bundle, (options, &plan.create_runtime))?;
         record.started = start_time(record.pid).unwrap_or(0);
         record.save()?;
         if let Some(path) = &options.pid_file {
@@ -167,6 +164,40 @@ impl Runtime {
             _ => Ok(dir),
         }
     }
+}
+
+/// Hears what the launcher tells until the container waits to be started; returns the master side of its terminal.
+fn follow(
+    mut launcher: Launcher,
+    record: &mut Record,
+    bundle: &Bundle,
+    (options, created): (&CreateOptions, &[Hook]),
+) -> Result<Option<OwnedFd>> {
+    let mut master = None;
+    loop {
+        match launcher.next()? {
+            (Message::Cloned { pid }, _) => {
+                let before = std::mem::replace(&mut record.pid, pid);
+                if before != 0 {
+                    // It has done its part and ends.
+                    let _ = waitpid(Pid::from_raw(before), WaitOptions::empty());
+                }
+            }
+            (Message::Terminal, fd) => {
+                master = place_terminal(fd, bundle, options.console_socket.as_deref())?;
+            }
+            (Message::Prepared, _) => {
+                hooks::run(created, record.pid)?;
+                launcher.go_on()?;
+            }
+            (Message::Ready, _) => break,
+            (Message::Failed { kind, message }, _) => {
+                return Err(OciError::Process { kind, message });
+            }
+        }
+    }
+    launcher.finish();
+    Ok(master)
 }
 
 /// The socket at which the container will wait. Its path may be longer than an address can be, its name is not.

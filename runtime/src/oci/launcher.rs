@@ -73,9 +73,23 @@ impl Launcher {
         }
     }
 
-    /// Lets it go on after [`Message::Prepared`].
+    /// Lets it go on: once the cgroups are there, if it does not wait for them to begin, and after [`Message::Prepared`].
     pub(super) fn go_on(&mut self) -> Result<()> {
         self.socket.write_all(&[1]).map_err(broken)
+    }
+
+    /// Ends a container that it has begun with; returns its process, a child of ours, or 0.
+    pub(super) fn give_up(mut self) -> i32 {
+        // It takes that for our end, and kills what it has made.
+        let _ = self.socket.shutdown(Shutdown::Write);
+        let mut begun = 0;
+        while let Ok((message, _)) = self.next() {
+            if let Message::Cloned { pid } = message {
+                begun = pid;
+            }
+        }
+        let _ = self.child.wait();
+        begun
     }
 
     /// Waits for its end, which is at hand.

@@ -71,6 +71,7 @@ pub(super) fn order(bundle: &Bundle, inputs: Inputs<'_>) -> Result<CreateOrder> 
         root_propagation: mounts::root_propagation(linux.rootfs_propagation().as_deref())?,
         domainname: named(spec.domainname()),
         personality: personality(&linux)?,
+        cgroups_later: false,
         announce_prepared: inputs.announce_prepared,
         create_hooks: inputs.create_hooks,
         start_hooks: inputs.start_hooks,

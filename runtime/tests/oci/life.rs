@@ -57,8 +57,10 @@ fn root_a_failed_creation_leaves_nothing() {
     );
     bundle.assert_gone(&[]);
     bundle.config["process"]["args"] = json!(["/bin/true"]);
+    // The process fails while its cgroups are made, which must not be what is told.
     bundle.config["mounts"][0]["options"] = json!(["no-such-option"]);
-    assert!(bundle.create().is_err());
+    let failed = bundle.create().unwrap_err().to_string();
+    assert!(failed.contains("no-such-option"), "{failed}");
     bundle.assert_gone(&[]);
     bundle.config["mounts"][0]["options"] = json!([]);
     bundle.config["linux"]["resources"] =

@@ -119,9 +119,9 @@ fn root_a_process_for_exec_is_named_by_its_field() {
 #[test]
 fn root_a_killed_create_leaves_its_cgroups_on_record() {
     let mut bundle = Bundle::new("true");
-    // Looks at what there is when its order comes, which is what a caller that is killed then leaves.
+    // Looks at what there is as soon as anything is, which is what a caller that is killed then leaves.
     let script = format!(
-        "#!/bin/sh\ncd $3/../{}; i=0; until test -s process || test $i -gt 500; do sleep 0.02; i=$((i+1)); done\n\
+        "#!/bin/sh\ncd $3/../{}; i=0; until test -s state.json || test $i -gt 500; do sleep 0.02; i=$((i+1)); done\n\
          cp state.json ../../seen\n",
         bundle.id
     );

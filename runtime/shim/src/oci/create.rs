@@ -14,7 +14,7 @@ use rustix::system::sethostname;
 
 use super::gate::run_hooks;
 use super::{Caller, Gate, Last, clone_into, own_stdio};
-use crate::cgroup::Cgroups;
+use crate::cgroup::{Cgroups, Entry};
 use crate::channel::{Line, Report};
 use crate::failure::{Doing, Failure, Result};
 use crate::host::Host;
@@ -114,7 +114,11 @@ pub(super) fn create(
             users.hand_over(fd)?;
         }
     }
-    let entry = Cgroups::new(&spec.cgroups).entry()?;
+    let cgroups = Cgroups::new(&spec.cgroups);
+    let entry = match order.cgroups_later {
+        true => Entry::default(),
+        false => cgroups.entry()?,
+    };
     let (line, child_line) = Line::pair().doing(|| "make a channel")?;
     // With a user namespace, which must own it, a PID namespace comes later.
     let pids = match &spec.namespaces.pid {
@@ -142,5 +146,12 @@ pub(super) fn create(
         exit_now(1);
     };
     drop((child_line, stdio));
-    caller.follow(&line, &entry, (pid, pidfd), Last::Gate)
+    let join = |pid| match order.cgroups_later {
+        true => caller
+            .wait_for_byte()
+            .and_then(|()| cgroups.late_entry())
+            .and_then(|entry| entry.join(pid)),
+        false => entry.join(pid),
+    };
+    caller.follow(&line, join, (pid, pidfd), Last::Gate)
 }

@@ -71,7 +71,7 @@ pub(super) fn exec(caller: &Caller, host: &Host, order: ExecOrder) -> Result<()>
         exit_now(1);
     };
     drop((child_line, streams));
-    caller.follow(&line, &entry, (pid, pidfd), Last::Exec)
+    caller.follow(&line, |pid| entry.join(pid), (pid, pidfd), Last::Exec)
 }
 
 /// When a process was started, in clock ticks since the boot.

@@ -70,11 +70,7 @@ fn join(container: &mut Container) -> Result<()> {
     let Phase::Starting(start) = &container.phase else {
         return Ok(());
     };
-    container.entry = Rc::new(container.cgroups.entry()?);
-    if container.entry.at_clone().is_some() {
-        let message = "a process is born in a cgroup of v2, which has to be there before";
-        return Err(Failure::invalid(message));
-    }
+    container.entry = Rc::new(container.cgroups.late_entry()?);
     container.oom = container.cgroups.oom_counter();
     container.oom_kills_before = container.oom.read();
     container.entry.join(container.pid)?;
