@@ -146,10 +146,12 @@ impl Container {
     }
 
     pub(crate) fn record(&self) -> ContainerRecord {
-        self.record
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.with_record(ContainerRecord::clone)
+    }
+
+    /// A part of the record.
+    fn with_record<T>(&self, part: impl FnOnce(&ContainerRecord) -> T) -> T {
+        part(&self.record.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Changes the record and commits it to disk.
@@ -222,8 +224,7 @@ impl Container {
         let directory = self
             .sandbox
             .with_record(|sandbox| sandbox.config.log_directory.clone());
-        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-        directory.join(&record.config.log_path)
+        self.with_record(|record| directory.join(&record.config.log_path))
     }
 
     /// As list and status give it.

@@ -21,19 +21,17 @@ pub(crate) async fn remove(core: &Core, id: &ContainerId) -> Result<()> {
     }
     let mut failures = Failures::default();
     container.ahead.settle().await;
-    // Whatever becomes of the shim, nothing survives the latter. Both at once: the shim has its own to do.
+    // Whatever becomes of the shim, nothing survives the last. All at once: the shim has its own to do, and files go on a
+    // thread of their own.
     let cgroup = container.cgroup();
-    let (forgotten, removed) =
-        tokio::join!(forget_in_shim(&container), core.cgroups.remove(&cgroup));
+    let (forgotten, rootfs, removed) = tokio::join!(
+        forget_in_shim(&container),
+        core.images.remove(id.as_str()),
+        core.cgroups.remove(&cgroup)
+    );
     failures.note(forgotten);
     failures.note(removed.err().map(|error| chain(&error)));
-    failures.note(
-        core.images
-            .remove(id.as_str())
-            .await
-            .err()
-            .map(|error| chain(&error)),
-    );
+    failures.note(rootfs.err().map(|error| chain(&error)));
     let volumes = record::remove_dir(&core.layout.volumes(id));
     failures.note(
         volumes
