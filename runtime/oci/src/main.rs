@@ -17,6 +17,7 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
+    hanok_shim::sys::memory::warm_heap();
     match Cli::try_parse() {
         Ok(cli) => hanok_oci::run(cli.options),
         Err(error) => refuse(&error),

@@ -31,8 +31,8 @@ use crate::resolve::open_host;
 pub(crate) use create::Bundle;
 pub(crate) use gate::Gate;
 
-/// Longest piece of an order that is read at once.
-const CHUNK: usize = 64 << 10;
+/// Longest piece of an order that is read at once; most are no longer.
+const CHUNK: usize = 8 << 10;
 
 /// Serves the one order that comes by the inherited descriptor, if one comes: the caller may fail before. What fails is
 /// told there; the error is for when even that is not possible.

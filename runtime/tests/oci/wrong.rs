@@ -135,3 +135,18 @@ fn root_a_killed_create_leaves_its_cgroups_on_record() {
     let seen: serde_json::Value = serde_json::from_slice(&seen).unwrap();
     assert!(!seen["cgroups"].as_array().unwrap().is_empty(), "{seen}");
 }
+
+#[test]
+fn root_a_process_ends_with_a_creation_whose_cgroups_fail() {
+    let mut bundle = Bundle::new("true");
+    bundle.config["linux"]["cgroupsPath"] = json!(bundle.id);
+    bundle.config["linux"]["resources"] =
+        json!({ "hugepageLimits": [{ "pageSize": "3MB", "limit": 1 }] });
+    assert!(bundle.create().is_err());
+    bundle.assert_gone(&[]);
+    // Its root filesystem would be mounted below the bundle, in its own mount namespace.
+    let place = bundle.dir.path().to_str().unwrap();
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let mounts = processes.map(|entry| fs::read_to_string(entry.path().join("mountinfo")));
+    assert!(!mounts.flatten().any(|mounts| mounts.contains(place)));
+}

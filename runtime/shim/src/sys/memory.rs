@@ -1,4 +1,4 @@
-//! Memory that this process can do without until it works again.
+//! Memory that this process can do without until it works again, and memory that it is going to use.
 
 use std::ptr::{addr_of, without_provenance_mut};
 
@@ -49,6 +49,22 @@ fn forget(start: usize, end: usize) {
     let _ = unsafe { madvise(start, length, Advice::LinuxDontNeed) };
 }
 
+/// How much of the heap malloc asks for at once.
+const HEAP: usize = 128 << 10;
+
+/// Has the kernel map the end of the heap, which is free when a program begins, in one call: page by page is a fault
+/// each, and a program that ends after a millisecond spends a tenth of it on those. Before Linux 5.14 it is nothing.
+pub fn warm_heap() {
+    // SAFETY: it asks where the heap ends.
+    let end = unsafe { libc::sbrk(0) } as usize;
+    let Some(start) = end.checked_sub(HEAP) else {
+        return;
+    };
+    let start = without_provenance_mut(start & !(PAGE - 1));
+    // SAFETY: what is mapped keeps its contents; what is not is passed over, and is an error.
+    let _ = unsafe { madvise(start, HEAP, Advice::LinuxPopulateWrite) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +76,13 @@ mod tests {
             0 => format!("{words:?}"),
             _ => work(depth - 1),
         }
+    }
+
+    #[test]
+    fn a_warm_heap_has_what_it_had() {
+        let before: Vec<Vec<u8>> = (0..64).map(|byte| vec![byte; 3000]).collect();
+        warm_heap();
+        assert!((0..64).zip(&before).all(|(byte, all)| *all == [byte; 3000]));
     }
 
     #[test]
