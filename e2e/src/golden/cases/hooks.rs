@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::case::{Case, case};
 use super::{once, sleeper};
-use crate::manifest::{Pod, pod};
+use crate::manifest::{Pod, pod, shell};
 
 fn hooked(pod: Pod, name: &str, handler: Value) -> Pod {
     pod.with(sleeper("c").set("lifecycle", json!({name: handler})))
@@ -41,6 +41,7 @@ pub(super) fn cases() -> Vec<Case> {
             &hooked(pod("post-start-sleeps"), "postStart", sleep()),
             running,
         ),
+        falls_back(),
         case(&hooked(pod("pre-stop-hangs"), "preStop", hangs()), stopped).deleted(running),
         case(&hooked(pod("pre-stop-fails"), "preStop", no()), stopped).deleted(running),
         case(
@@ -55,4 +56,18 @@ pub(super) fn cases() -> Vec<Case> {
         .deleted(running),
         case(&hooked(pod("pre-stop-sleeps"), "preStop", sleep()), stopped).deleted(running),
     ]
+}
+
+/// Answers whatever it is asked in HTTP.
+const PLAIN: &str = "exec nc -ll -p 8080 -e sh -c \"head -c 10 > /dev/null; \
+    printf 'HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\nConnection: close\\r\\n\\r\\n'; cat > /dev/null\"";
+
+/// A hook that asks by HTTPS, of a sidecar that has been serving by HTTP for a while.
+fn falls_back() -> Case {
+    let server = shell("s", PLAIN).set("restartPolicy", "Always");
+    let https = json!({"httpGet": {"path": "/", "port": 8080, "scheme": "HTTPS"}});
+    let pod = pod("post-start-falls-back")
+        .init(server)
+        .init(shell("i", "sleep 3"));
+    case(&hooked(pod, "postStart", https), &["container c running"])
 }
