@@ -77,7 +77,8 @@ impl Nursery {
         self.zygote.is_none()
     }
 
-    /// Has none from now on, if processes with such rights can look into others that are the node's.
+    /// A process with such rights is to come. Has no zygote from now on, if it can look into others that are the node's,
+    /// and another one, if this one's children could not have its rights.
     pub(crate) fn admit(&mut self, capabilities: &Capabilities, users: bool) {
         let Capabilities {
             bounding,
@@ -89,6 +90,10 @@ impl Nursery {
         let any = bounding | effective | permitted | inheritable | ambient;
         if !users && any & SYS_PTRACE != 0 {
             self.is_forbidden = true;
+            self.end();
+        }
+        let fits = |zygote: &Zygote| users || zygote.can_bear(*bounding);
+        if !self.zygote.as_ref().is_none_or(fits) {
             self.end();
         }
     }
@@ -162,7 +167,14 @@ impl Shim {
         if dumpable.trim() == "1" {
             return None;
         }
-        self.nursery.zygote = Some(Zygote::start().ok()?);
+        // A user namespace gives its own set to whoever enters.
+        let bounding = match self.users {
+            Some(_) => u64::MAX,
+            None => self.containers.values().fold(0, |all, container| {
+                all | container.process.capabilities.bounding
+            }),
+        };
+        self.nursery.zygote = Some(Zygote::start(bounding).ok()?);
         Some(())
     }
 

@@ -60,6 +60,8 @@ struct Board {
 #[derive(Debug)]
 pub struct Zygote {
     pid: i32,
+    /// Its bounding set.
+    bounding: u64,
     board: NonNull<Board>,
 }
 
@@ -75,8 +77,9 @@ pub struct Progress {
 }
 
 impl Zygote {
-    /// Forks one. `EINVAL` when the calling process has more than one thread, `ENOSYS` where nobody has written how.
-    pub fn start() -> Result<Self> {
+    /// Forks one, which keeps of its bounding set what is in `bounding` (bit n = capability n), so that those whom it makes
+    /// need not drop the rest one by one. `EINVAL` when the calling process has more than one thread, `ENOSYS` where nobody has written how.
+    pub fn start(bounding: u64) -> Result<Self> {
         if cfg!(not(target_arch = "x86_64")) {
             return Err(Errno::NOSYS);
         }
@@ -97,9 +100,10 @@ impl Zygote {
             )
         });
         match pid {
-            Ok(0) => serve(board, maker),
+            Ok(0) => serve(board, maker, bounding),
             Ok(pid) => Ok(Self {
                 pid: i32::try_from(pid).map_err(|_| Errno::OVERFLOW)?,
+                bounding,
                 board,
             }),
             Err(errno) => {
@@ -114,18 +118,27 @@ impl Zygote {
         self.pid
     }
 
+    /// Whether those whom it makes can have this bounding set.
+    pub fn can_bear(&self, bounding: u64) -> bool {
+        bounding & !self.bounding == 0
+    }
+
     /// Hands it an order. `EBUSY` while it has another one, `E2BIG` when the order is longer than the board. The descriptors
-    /// must stay open until there is a process, or no zygote.
+    /// must stay open until there is a process, or no zygote. `EPERM` when it has lost what the order wants.
     pub fn order(&mut self, order: &Order<'_>) -> Result<()> {
         if self.shared().state.load(Ordering::Acquire) != IDLE {
             return Err(Errno::BUSY);
+        }
+        let keeps_users = order.namespaces & libc::CLONE_NEWUSER as u64 == 0;
+        if keeps_users && !self.can_bear(order.ids.bounding) {
+            return Err(Errno::PERM);
         }
         let start = self.board.as_ptr();
         // SAFETY: the board is BOARD bytes, of which the head is the Board, and nobody reads its plan while it is idle.
         unsafe {
             let free = start.add(1).cast::<u8>();
             let length = BOARD - size_of::<Board>();
-            (&raw mut (*start).plan).write(order.write(free, length)?);
+            (&raw mut (*start).plan).write(order.write(free, length, self.bounding)?);
         }
         let board = self.shared();
         board.child.store(0, Ordering::Relaxed);
@@ -199,10 +212,12 @@ fn wait_while(word: &AtomicU32, value: u32) {
 }
 
 /// The zygote's life. It ends by a signal, with its maker, or when it could not make a process.
-fn serve(board: NonNull<Board>, maker: u32) -> ! {
+fn serve(board: NonNull<Board>, maker: u32, bounding: u64) -> ! {
     // SAFETY: mapped for as long as this process lives; see Zygote::shared.
     let shared = unsafe { board.as_ref() };
-    if let Some(stack) = prepare(maker) {
+    if let Some(stack) = prepare(maker)
+        && child::drop_capabilities(!bounding)
+    {
         let mut score = None;
         loop {
             match shared.state.load(Ordering::Acquire) {

@@ -138,6 +138,29 @@ fn root_both_ways_lead_to_the_same_user_with_the_same_rights() {
 }
 
 #[test]
+fn root_a_zygote_serves_containers_of_different_rights() {
+    let pod = Pod::started();
+    let bounded = |id: &str, bounding| {
+        let mut container = sleeper(&pod, id);
+        container.process.capabilities.bounding = bounding;
+        pod.run(&container);
+    };
+    let set = |id: &str| {
+        let status = said(&pod, id, "grep CapBnd /proc/self/status");
+        u64::from_str_radix(status.trim().rsplit('\t').next().unwrap(), 16).unwrap()
+    };
+    bounded("narrow", 0x1);
+    assert_eq!((set("narrow"), set("narrow")), (0x1, 0x1));
+    let first = zygote(&pod).unwrap();
+    bounded("wide", 0x3ff);
+    wait_for("its end", || zygote(&pod).is_none().then_some(()));
+    for _ in 0..2 {
+        assert_eq!((set("narrow"), set("wide")), (0x1, 0x3ff));
+    }
+    assert!(zygote(&pod).unwrap() != first);
+}
+
+#[test]
 fn root_what_fails_on_the_short_way_is_told_by_the_long_one() {
     let pod = Pod::started();
     pod.run(&sleeper(&pod, "c1"));

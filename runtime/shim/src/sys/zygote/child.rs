@@ -186,17 +186,8 @@ impl Plan {
     }
 
     fn change_user(&self) -> Step {
-        for capability in 0..u64::BITS {
-            if self.bounding & (1 << capability) != 0 {
-                continue;
-            }
-            if call!(SYS_prctl, libc::PR_CAPBSET_DROP, capability, 0, 0, 0).is_err() {
-                // The kernel counts them without gaps: this one and all after it are none.
-                match errno() {
-                    libc::EINVAL => break,
-                    _ => return Err(Failed),
-                }
-            }
+        if !drop_capabilities(self.dropped) {
+            return Err(Failed);
         }
         call!(SYS_prctl, libc::PR_SET_KEEPCAPS, 1, 0, 0, 0)?;
         become_user(self.uid, self.gid, self.groups.all())?;
@@ -244,6 +235,17 @@ impl Plan {
         // With TSYNC a positive value is the thread that could not be synchronised.
         if other == 0 { Ok(()) } else { Err(Failed) }
     }
+}
+
+/// Takes the bits of a mask from the bounding set of the caller. False when that failed.
+pub(super) fn drop_capabilities(mask: u64) -> bool {
+    for capability in (0..u64::BITS).filter(|bit| mask & (1 << bit) != 0) {
+        if call!(SYS_prctl, libc::PR_CAPBSET_DROP, capability, 0, 0, 0).is_err() {
+            // The kernel counts them without gaps: this one and all after it are none.
+            return errno() == libc::EINVAL;
+        }
+    }
+    true
 }
 
 /// System calls of the kernel's, which mean the one thread that makes them.

@@ -86,7 +86,8 @@ pub(super) struct Plan {
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) groups: Many<u32>,
-    pub(super) bounding: u64,
+    /// What is not in the bounding set, and is in the zygote's.
+    pub(super) dropped: u64,
     pub(super) effective: u64,
     pub(super) permitted: u64,
     pub(super) inheritable: u64,
@@ -117,11 +118,11 @@ struct Room {
 }
 
 impl Order<'_> {
-    /// Writes it.
+    /// Writes it, for a zygote with this bounding set.
     ///
     /// # Safety
     /// `free` is `length` bytes that nobody else uses, also not while the plan is.
-    pub(super) unsafe fn write(&self, free: *mut u8, length: usize) -> Result<Plan> {
+    pub(super) unsafe fn write(&self, free: *mut u8, length: usize, bounding: u64) -> Result<Plan> {
         let mut room = Room {
             next: free,
             left: length,
@@ -151,7 +152,7 @@ impl Order<'_> {
                 uid: ids.uid,
                 gid: ids.gid,
                 groups: room.many(ids.groups)?,
-                bounding: ids.bounding,
+                dropped: bounding & !ids.bounding,
                 effective: ids.effective,
                 permitted: ids.permitted,
                 inheritable: ids.inheritable,
