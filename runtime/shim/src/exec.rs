@@ -6,33 +6,27 @@
 //!
 //! The process is a fork of the shim, which can do everything, or made by the shim's zygote ([`nursery`]), which costs less.
 
+mod child;
 mod nursery;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
-use hanok_shim::protocol::{ExecSpec, FailureKind, Process, Reply, RunSpec, User};
+use hanok_shim::protocol::{ExecSpec, FailureKind, Process, Reply, RunSpec};
 use hanok_shim::sys::clone::{Cloned, clone_process, ns, setns};
 use hanok_shim::sys::{exec, process};
-use rustix::process::{chroot, fchdir, setsid};
 
-use crate::cgroup::Entry;
-use crate::channel::{Line, Received, Report, ResolvedUser};
+use crate::channel::{Line, Received, Report};
 use crate::container::Container;
 use crate::failure::{Doing, Failure, Result};
-use crate::host::Host;
-use crate::oci::Gate;
 use crate::poller::{Interest, Token};
-use crate::process::{Stdio, become_process, duplicate, open_terminal, set_limits_and_label};
+use crate::process::duplicate;
 use crate::reap::Ending;
 use crate::relay::Owner;
-use crate::resolve::open_host;
 use crate::shim::{Outcome, Shim};
-use crate::users::become_root;
+pub(crate) use child::Child;
+use child::effective_process;
 pub(crate) use nursery::Nursery;
 use nursery::Ordered;
-
-/// Everything but PID, which clone has to bring.
-const NAMESPACES: u64 = ns::MNT | ns::NET | ns::IPC | ns::UTS | ns::CGROUP;
 
 /// When the client hears of an exec first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -399,99 +393,5 @@ fn of_run(spec: RunSpec) -> ExecSpec {
         stdout: true,
         stderr: true,
         tty: false,
-    }
-}
-
-/// What to run: the container's `own` process with other arguments, or what was asked with the container's
-/// environment in place of none.
-fn effective_process(
-    (own, user): (Process, Option<ResolvedUser>),
-    asked: Process,
-    inherit: bool,
-) -> Process {
-    if !inherit {
-        let env = if asked.env.is_empty() {
-            own.env
-        } else {
-            asked.env
-        };
-        return Process { env, ..asked };
-    }
-    let mut process = Process {
-        args: asked.args,
-        ..own
-    };
-    if let Some(user) = user {
-        // By number: its passwd file may say something else by now.
-        process.user = User {
-            spec: user.uid.to_string(),
-            gid: Some(user.gid),
-            additional_gids: user.groups,
-            strict_groups: true,
-        };
-        if !process.env.iter().any(|e| e.starts_with("HOME=")) {
-            process.env.push(format!("HOME={}", user.home));
-        }
-    }
-    process
-}
-
-/// What the child works from.
-pub(crate) struct Child<'a> {
-    pub(crate) host: &'a Host,
-    /// Pidfd of the container's init.
-    pub(crate) init: BorrowedFd<'a>,
-    /// Whether the container has a user namespace.
-    pub(crate) users: bool,
-    /// The container's root, when that is not the root of its mount namespace.
-    pub(crate) root: Option<BorrowedFd<'a>>,
-    pub(crate) process: &'a Process,
-    pub(crate) line: &'a Line,
-    /// What it puts itself into, as far as it was not born there; none when somebody else does, and permits it to go on.
-    pub(crate) cgroups: Option<&'a Entry>,
-    /// What only `hanok oci` asks for.
-    pub(crate) gate: Option<&'a Gate>,
-}
-
-impl Child<'_> {
-    pub(crate) fn run(&self, streams: Streams, tty: bool) -> Failure {
-        match self.prepare(streams, tty) {
-            Ok(stdio) => become_process(self.host, self.process, stdio, self.line, self.gate),
-            Err(failure) => failure,
-        }
-    }
-
-    fn prepare(&self, streams: Streams, tty: bool) -> Result<Stdio> {
-        setsid().doing(|| "begin a session")?;
-        match self.cgroups {
-            Some(cgroups) => cgroups.enter()?,
-            None => self
-                .line
-                .wait_for_permit()
-                .doing(|| "join the container's cgroups")?,
-        }
-        set_limits_and_label(self.host, self.process)?;
-        let users = if self.users { ns::USER } else { 0 };
-        let namespaces = NAMESPACES | users;
-        setns(self.init, namespaces).doing(|| "join the container's namespaces")?;
-        if let Some(root) = self.root {
-            fchdir(root).doing(|| "enter the container's root")?;
-            chroot(".").doing(|| "enter the container's root")?;
-        }
-        if users != 0 {
-            become_root()?;
-        }
-        if tty {
-            let root = open_host("/", rustix::fs::OFlags::PATH).doing(|| "open /")?;
-            return open_terminal(root.as_fd(), self.line);
-        }
-        let or_null =
-            |stream: Option<OwnedFd>| stream.map_or_else(|| duplicate(self.host.null.as_fd()), Ok);
-        Ok(Stdio {
-            stdin: or_null(streams.stdin)?,
-            stdout: or_null(streams.stdout)?,
-            stderr: or_null(streams.stderr)?,
-            terminal: false,
-        })
     }
 }

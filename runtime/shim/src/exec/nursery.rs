@@ -15,7 +15,8 @@ use hanok_shim::sys::zygote::{Ids, Order, Zygote};
 use rustix::fs::{FileType, fchown, fstat};
 use rustix::process::Uid;
 
-use super::{Exec, NAMESPACES, Streams, Way, of_run};
+use super::child::NAMESPACES;
+use super::{Exec, Streams, Way, of_run};
 use crate::cgroup::Entry;
 use crate::channel::ResolvedUser;
 use crate::container::Container;
