@@ -127,6 +127,10 @@ impl Shim {
             return Err(streams);
         }
         self.learn_of_births();
+        // The next order takes the place of this one on the board, where its process is yet to be learned.
+        if self.nursery.current.is_some() {
+            return Err(streams);
+        }
         if self.nursery.zygote.is_none() && self.start_zygote().is_none() {
             self.nursery.failures = MAX_FAILURES;
             return Err(streams);
