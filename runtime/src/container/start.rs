@@ -67,12 +67,16 @@ async fn launch(core: &Arc<Core>, container: &Container) -> Result<i32, StartFai
         .sandbox
         .shim()
         .ok_or_else(|| failure("the sandbox is gone"))?;
+    // On disk before the process: whoever finds the process knows since when it runs. Not while the process begins: the
+    // order wakes the shim on this very processor, where it would wait for us.
+    container
+        .update(|record| record.started_at = Some(SystemTime::now()))
+        .map_err(|error| failure(format!("cannot record the start: {error}")))?;
     let (spec, label) = order_for(core, container)?;
     let ahead = core.cgroups.may_come_later() && shim.is_current().await.map_err(refused)?;
     let (started, cgroup) = match ahead {
         true => start_ahead(core, container, &shim, Request::StartAhead { spec, label }).await?,
         false => {
-            record_start(container)?;
             let cgroup = make_cgroup(core, container).await?;
             let request = match label {
                 Some(label) => Request::StartLabelled { spec, label },
@@ -85,14 +89,7 @@ async fn launch(core: &Arc<Core>, container: &Container) -> Result<i32, StartFai
     started.map_err(refused)
 }
 
-/// On disk before the program: whoever finds it knows since when it runs.
-fn record_start(container: &Container) -> Result<(), StartFailure> {
-    container
-        .update(|record| record.started_at = Some(SystemTime::now()))
-        .map_err(|error| failure(format!("cannot record the start: {error}")))
-}
-
-/// The process begins while its start is written down and its cgroup is still being made, and hears of both by a pipe.
+/// The process begins while its cgroup is still being made, and hears of it by a pipe.
 async fn start_ahead(
     core: &Arc<Core>,
     container: &Container,
@@ -102,8 +99,7 @@ async fn start_ahead(
     let (theirs, mut ours) =
         std::io::pipe().map_err(|error| failure(format!("cannot make a pipe: {error}")))?;
     let making = async move {
-        // Without either the pipe ends, and the shim gives up.
-        record_start(container)?;
+        // Without one the pipe ends, and the shim gives up.
         let cgroup = make_cgroup(core, container).await?;
         // A shim that does not listen any more says why.
         let _ = ours.write_all(&[1]);
