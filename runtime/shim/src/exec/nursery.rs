@@ -6,7 +6,6 @@
 //! CAP_SYS_PTRACE over the node; a pod that has it in any of its containers has no zygote.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
 
 use hanok_shim::protocol::{Capabilities, Process, RunSpec};
 use hanok_shim::sys::clone::ns;
@@ -17,7 +16,6 @@ use rustix::process::Uid;
 
 use super::child::NAMESPACES;
 use super::{Exec, Streams, Way, of_run};
-use crate::cgroup::Entry;
 use crate::channel::ResolvedUser;
 use crate::container::Container;
 use crate::failure::{Doing, Result};
@@ -51,9 +49,6 @@ pub(crate) struct Nursery {
 pub(crate) struct Ordered {
     args: Vec<String>,
     streams: Streams,
-    /// Open for as long as the zygote may use them.
-    _entry: Rc<Entry>,
-    _init: Rc<OwnedFd>,
     pub(super) failed: bool,
     killed: bool,
 }
@@ -152,8 +147,6 @@ impl Shim {
         Ok(Ordered {
             args: args.to_vec(),
             streams,
-            _entry: container.entry.clone(),
-            _init: container.pidfd.clone(),
             failed: false,
             killed: false,
         })

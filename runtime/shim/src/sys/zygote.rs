@@ -11,15 +11,17 @@
 //!
 //! What the process does is an [`Order`], which the shim has worked out to the last pointer. It lies on a board, which is
 //! all that shim and zygote share. Zygote and child take no lock, allocate nothing and make system calls only. A step that fails
-//! fails without a word: the shim does it again with a fork, which tells. Descriptors go by their numbers: the
-//! zygote has the shim's table (`CLONE_FILES`), and the child a copy of it.
+//! fails without a word: the shim does it again with a fork, which tells. Descriptors are sent beside it ([`parcel`]).
 
 mod child;
 mod order;
+mod parcel;
 
+use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_void};
+use std::os::fd::OwnedFd;
 use std::ptr::{NonNull, null, null_mut};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
@@ -53,7 +55,10 @@ struct Board {
     child: AtomicI32,
     /// A step failed, and the process ends without a program.
     failed: AtomicU32,
-    plan: order::Plan,
+    /// How many descriptors are sent beside the plan.
+    sent: AtomicUsize,
+    /// The shim writes it while the state is idle, and the zygote and its child read it while it is not.
+    plan: UnsafeCell<order::Plan>,
 }
 
 /// A zygote, by its maker. Dropped, it is not ended.
@@ -63,6 +68,8 @@ pub struct Zygote {
     /// Its bounding set.
     bounding: u64,
     board: NonNull<Board>,
+    /// Where the descriptors of orders go.
+    socket: OwnedFd,
 }
 
 /// How far an order has come.
@@ -84,14 +91,14 @@ impl Zygote {
             return Err(Errno::NOSYS);
         }
         require_single_thread()?;
+        let (socket, far) = parcel::socket()?;
         let board = map_board()?;
         let maker = std::process::id();
         // SAFETY: clone_args is plain data for which all zeroes mean "not used".
         let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
-        args.flags = libc::CLONE_FILES as u64;
         args.exit_signal = libc::SIGCHLD as u64;
-        // SAFETY: without CLONE_VM the child goes on with a copy of this memory, as after fork, and there is one thread.
-        // The descriptors that it shares it never closes.
+        // SAFETY: without CLONE_VM and CLONE_FILES the child goes on with a copy of all, as after fork, and there is one
+        // thread.
         let pid = check(unsafe {
             libc::syscall(
                 libc::SYS_clone3,
@@ -100,11 +107,12 @@ impl Zygote {
             )
         });
         match pid {
-            Ok(0) => serve(board, maker, bounding),
+            Ok(0) => serve(board, &far, maker, bounding),
             Ok(pid) => Ok(Self {
                 pid: i32::try_from(pid).map_err(|_| Errno::OVERFLOW)?,
                 bounding,
                 board,
+                socket,
             }),
             Err(errno) => {
                 unmap_board(board);
@@ -123,8 +131,8 @@ impl Zygote {
         bounding & !self.bounding == 0
     }
 
-    /// Hands it an order. `EBUSY` while it has another one, `E2BIG` when the order is longer than the board. The descriptors
-    /// must stay open until there is a process, or no zygote. `EPERM` when it has lost what the order wants.
+    /// Hands it an order. `EBUSY` while it has another one, `E2BIG` when the order is longer than the board, `EPERM` when it
+    /// has lost what the order wants.
     pub fn order(&mut self, order: &Order<'_>) -> Result<()> {
         if self.shared().state.load(Ordering::Acquire) != IDLE {
             return Err(Errno::BUSY);
@@ -134,13 +142,16 @@ impl Zygote {
             return Err(Errno::PERM);
         }
         let start = self.board.as_ptr();
-        // SAFETY: the board is BOARD bytes, of which the head is the Board, and nobody reads its plan while it is idle.
-        unsafe {
-            let free = start.add(1).cast::<u8>();
-            let length = BOARD - size_of::<Board>();
-            (&raw mut (*start).plan).write(order.write(free, length, self.bounding)?);
-        }
+        // SAFETY: the board is BOARD bytes, of which the head is the Board.
+        let free = unsafe { start.add(1).cast::<u8>() };
+        let length = BOARD - size_of::<Board>();
+        // SAFETY: nobody reads the rest of the board while it is idle.
+        let (plan, parcel) = unsafe { order.write(free, length, self.bounding)? };
+        parcel.send(&self.socket)?;
         let board = self.shared();
+        // SAFETY: nor the plan.
+        unsafe { board.plan.get().write(plan) };
+        board.sent.store(parcel.count(), Ordering::Relaxed);
         board.child.store(0, Ordering::Relaxed);
         board.failed.store(0, Ordering::Relaxed);
         board.state.store(ORDERED, Ordering::Release);
@@ -161,7 +172,7 @@ impl Zygote {
 
     fn shared(&self) -> &Board {
         // SAFETY: it is mapped as long as self lives, and was made of zeroes, which are a Board. What changes beside us
-        // is atomic; the plan changes through `order` alone.
+        // is atomic, or in a cell.
         unsafe { self.board.as_ref() }
     }
 }
@@ -212,18 +223,24 @@ fn wait_while(word: &AtomicU32, value: u32) {
 }
 
 /// The zygote's life. It ends by a signal, with its maker, or when it could not make a process.
-fn serve(board: NonNull<Board>, maker: u32, bounding: u64) -> ! {
+fn serve(board: NonNull<Board>, socket: &OwnedFd, maker: u32, bounding: u64) -> ! {
     // SAFETY: mapped for as long as this process lives; see Zygote::shared.
     let shared = unsafe { board.as_ref() };
     if let Some(stack) = prepare(maker)
         && child::drop_capabilities(!bounding)
+        && parcel::keep(socket).is_ok()
     {
         let mut score = None;
         loop {
             match shared.state.load(Ordering::Acquire) {
                 ORDERED => {
                     shared.state.store(TAKEN, Ordering::Relaxed);
-                    if !shared.plan.make(board, stack, &mut score) {
+                    // SAFETY: the shim has written it, and does not while the board is not idle.
+                    let plan = unsafe { &*shared.plan.get() };
+                    if parcel::receive(shared.sent.load(Ordering::Relaxed)).is_err()
+                        || !plan.make(board, stack, &mut score)
+                        || parcel::close_received().is_err()
+                    {
                         break;
                     }
                     shared.state.store(IDLE, Ordering::Release);

@@ -180,6 +180,33 @@ fn root_what_fails_on_the_short_way_is_told_by_the_long_one() {
 }
 
 #[test]
+fn root_of_many_execs_at_once_each_is_answered() {
+    let pod = Pod::started();
+    pod.run(&sleeper(&pod, "c1"));
+    with_zygote(&pod, "c1");
+    for round in 0..10 {
+        let begun: Vec<Run> = (0..20)
+            .map(|n| begin(&pod, "c1", &format!("e{n}"), &["echo", &n.to_string()]))
+            .collect();
+        for (n, run) in begun.into_iter().enumerate() {
+            let (reply, text) = run.end();
+            assert_eq!(reply, Reply::ExecExited { code: 0 }, "{round}: {n}");
+            assert_eq!(text, format!("{n}\n"));
+        }
+    }
+}
+
+#[test]
+fn root_a_zygote_holds_nothing_that_others_wait_for() {
+    let pod = Pod::started();
+    pod.run(&sleeper(&pod, "c1"));
+    let zygote = with_zygote(&pod, "c1");
+    // The standard streams, and where orders come from.
+    let held = || fs::read_dir(format!("/proc/{zygote}/fd")).unwrap().count();
+    wait_for("the end of an order", || (held() == 4).then_some(()));
+}
+
+#[test]
 fn root_a_zygote_that_hangs_or_dies_is_not_missed() {
     let pod = Pod::started();
     pod.run(&sleeper(&pod, "c1"));

@@ -287,7 +287,8 @@ fn capset(effective: u64, permitted: u64, inheritable: u64) -> Step {
 extern "C" fn begin(board: *const Board) -> ! {
     // SAFETY: the zygote's board, which is mapped in the memory that this process borrows.
     let board = unsafe { &*board };
-    let Err(Failed) = board.plan.follow();
+    // SAFETY: nobody writes it before this process is done with the zygote's memory.
+    let Err(Failed) = (unsafe { &*board.plan.get() }).follow();
     board.failed.store(1, Ordering::Release);
     loop {
         // This process alone, without anything that is left to be done at an exit.

@@ -1,11 +1,12 @@
 //! An order, and how it lies on the board.
 
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::null;
 
 use rustix::io::Errno;
 
 use super::super::Result;
+use super::parcel::Parcel;
 
 /// What a process is to become. All of it is what the long way does too, in the same order.
 #[derive(Debug)]
@@ -30,7 +31,7 @@ pub struct Order<'a> {
     pub umask: u32,
     /// Working directory, which exists. Empty for `/`.
     pub cwd: &'a str,
-    /// Descriptors 0, 1 and 2, none of which is one of these yet.
+    /// What is to be descriptor 0, 1 and 2.
     pub stdio: [BorrowedFd<'a>; 3],
     /// As whom, and with which rights.
     pub ids: Ids<'a>,
@@ -117,17 +118,26 @@ struct Room {
     left: usize,
 }
 
-impl Order<'_> {
-    /// Writes it, for a zygote with this bounding set.
+impl<'a> Order<'a> {
+    /// Writes it, for a zygote with this bounding set, which is to get the descriptors beside it.
     ///
     /// # Safety
     /// `free` is `length` bytes that nobody else uses, also not while the plan is.
-    pub(super) unsafe fn write(&self, free: *mut u8, length: usize, bounding: u64) -> Result<Plan> {
+    pub(super) unsafe fn write(
+        &self,
+        free: *mut u8,
+        length: usize,
+        bounding: u64,
+    ) -> Result<(Plan, Parcel<'a>)> {
         let mut room = Room {
             next: free,
             left: length,
         };
-        let lists: Vec<RawFd> = self.lists.iter().map(AsRawFd::as_raw_fd).collect();
+        let mut parcel = Parcel::default();
+        let lists = self.lists.iter().map(|list| parcel.add(*list));
+        let lists = lists.collect::<Result<Vec<RawFd>>>()?;
+        let cgroup = self.cgroup.map(|fd| parcel.add(fd)).transpose()?;
+        let [stdin, stdout, stderr] = self.stdio;
         let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
         let candidates: Vec<&str> = self.candidates.iter().map(String::as_str).collect();
         if args.is_empty() || candidates.is_empty() {
@@ -136,19 +146,19 @@ impl Order<'_> {
         let ids = &self.ids;
         // SAFETY: the promise about `free`.
         unsafe {
-            Ok(Plan {
-                init: self.init.as_raw_fd(),
+            let plan = Plan {
+                init: parcel.add(self.init)?,
                 namespaces: self.namespaces,
-                cgroup: self.cgroup.map_or(-1, |fd| fd.as_raw_fd()),
+                cgroup: cgroup.unwrap_or(-1),
                 lists: room.many(&lists)?,
-                procfs: self.procfs.as_raw_fd(),
+                procfs: parcel.add(self.procfs)?,
                 score: self.score,
                 score_text: room.many(self.score.to_string().as_bytes())?,
                 labels: room.labels(&self.labels)?,
                 rlimits: room.many(self.rlimits)?,
                 umask: self.umask,
                 cwd: room.text(self.cwd)?,
-                stdio: self.stdio.map(|fd| fd.as_raw_fd()),
+                stdio: [parcel.add(stdin)?, parcel.add(stdout)?, parcel.add(stderr)?],
                 uid: ids.uid,
                 gid: ids.gid,
                 groups: room.many(ids.groups)?,
@@ -163,7 +173,8 @@ impl Order<'_> {
                 candidates: room.texts(&candidates)?,
                 args: room.texts(&args)?,
                 env: room.texts(&self.env)?,
-            })
+            };
+            Ok((plan, parcel))
         }
     }
 }
