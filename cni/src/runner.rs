@@ -5,8 +5,8 @@
 //!       failure at plugin n ─► DEL of plugins n … 1 ─► no cache entry
 //! del:  cache entry ─► DEL of all plugins, last first, with the result ─► no cache entry
 //! ```
-//! Calls about one container run one after the other, also when a caller gave up waiting: ADD runs to
-//! its end in a task of its own, and a DEL that comes meanwhile waits for it.
+//! Calls about one container run one after the other, each in a task of its own, also when its caller is dropped: a DEL
+//! that comes meanwhile waits for the ADD. An ADD that is given up ends as one that has failed, and is undone.
 
 mod add;
 mod check;

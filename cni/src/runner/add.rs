@@ -63,20 +63,12 @@ impl Inner {
         let mut result = None;
         // The built-in bridge brings loopback up on its way; no other plugin does.
         let bridge = chain.in_process.iter().any(|kind| kind == "bridge");
-        if !bridge && let Err(e) = self.loopback(chain).await {
+        if !bridge && let Err(e) = self.loopback(chain, given_up).await {
             return (0, Err(e));
         }
         for (index, plugin) in chain.network.plugins.iter().enumerate() {
-            let adding = self.plugin_add(chain, plugin, result.take());
-            let added = match chain.in_process.contains(&plugin.kind) {
-                // It is soon done, and nothing would end its thread.
-                true => adding.await,
-                false => {
-                    let added = given_up.run_until_cancelled(adding).await;
-                    added.unwrap_or_else(|| Err(RunnerError::GivenUp(plugin.kind.clone())))
-                }
-            };
-            match added {
+            let added = self.plugin_add(chain, plugin, result.take(), given_up);
+            match added.await {
                 Ok(added) => result = Some(added),
                 Err(e) => return (index + 1, Err(e)),
             }
@@ -84,7 +76,11 @@ impl Inner {
         (chain.network.plugins.len(), Ok(result.unwrap_or_default()))
     }
 
-    async fn loopback(&self, chain: Chain<'_>) -> Result<(), RunnerError> {
+    async fn loopback(
+        &self,
+        chain: Chain<'_>,
+        given_up: &CancellationToken,
+    ) -> Result<(), RunnerError> {
         let kind = "loopback".to_owned();
         debug_assert!(BuiltInPlugin::find(&kind).is_some(), "loopback is built in");
         let in_process = [kind.clone()];
@@ -97,7 +93,8 @@ impl Inner {
             capabilities: Default::default(),
             raw: Default::default(),
         };
-        self.plugin_add(chain, &plugin, None).await.map(|_| ())
+        let added = self.plugin_add(chain, &plugin, None, given_up).await;
+        added.map(|_| ())
     }
 
     /// DEL of the first `count` plugins, last first. What cannot be undone stays in the cache, where DEL

@@ -1,6 +1,7 @@
 //! One command to one plugin of a chain, wherever it is served.
 
 use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::{Inner, RunnerError};
 use crate::attachment::Attachment;
@@ -30,29 +31,41 @@ impl Inner {
             .collect()
     }
 
-    /// ADD of one plugin.
+    /// ADD of one plugin. Its programs are killed when `given_up` ends; what is served here is soon done, and nothing would
+    /// end its thread.
     pub(super) async fn plugin_add(
         &self,
         chain: Chain<'_>,
         plugin: &PluginConfig,
         previous: Option<AddResult>,
+        given_up: &CancellationToken,
     ) -> Result<AddResult, RunnerError> {
         if let Some(built_in) = chain.built_in(plugin) {
             let mut call = self.call(chain, plugin, previous);
             if let Some(ipam) = external_ipam(plugin) {
                 let stdin = stdin(chain, plugin, None);
-                let added = self.programs.add(ipam, chain.attachment, &stdin).await;
-                call.ipam_result = Some(added.map_err(exec(ipam, "ADD"))?);
+                call.ipam_result = Some(self.program_add(ipam, chain, &stdin, given_up).await?);
             }
             let added = plugins::run(built_in, Verb::Add, call).await;
             return added.map_err(in_process(&plugin.kind, "ADD"));
         }
         let stdin = stdin(chain, plugin, previous.as_ref());
-        let added = self
-            .programs
-            .add(&plugin.kind, chain.attachment, &stdin)
-            .await;
-        added.map_err(exec(&plugin.kind, "ADD"))
+        self.program_add(&plugin.kind, chain, &stdin, given_up)
+            .await
+    }
+
+    async fn program_add(
+        &self,
+        program: &str,
+        chain: Chain<'_>,
+        stdin: &[u8],
+        given_up: &CancellationToken,
+    ) -> Result<AddResult, RunnerError> {
+        let adding = self.programs.add(program, chain.attachment, stdin);
+        match given_up.run_until_cancelled(adding).await {
+            Some(added) => added.map_err(exec(program, "ADD")),
+            None => Err(RunnerError::GivenUp(program.to_owned())),
+        }
     }
 
     /// DEL or CHECK of one plugin.

@@ -7,6 +7,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::rig::{BRIDGE, in_scratch_namespace, links, sh};
 
+/// How long anything may take before the test fails.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A conflist of our bridge with host-local, and what follows.
 fn list(version: &str, rest: &str) -> String {
     format!(
@@ -42,43 +45,52 @@ fn root_a_failure_in_the_middle_leaves_nothing() {
 
 #[test]
 fn root_a_program_that_nobody_waits_for_is_killed_and_what_was_begun_undone() {
-    in_scratch_namespace(|rig| async move {
-        let seen = rig.path("seen");
-        let file = seen.display();
-        rig.plugin(
-            "slow",
-            &format!(
-                "cat >/dev/null; echo $CNI_COMMAND $$ >>{file}\n[ $CNI_COMMAND = DEL ] || exec sleep 60"
-            ),
-        );
-        let runner = rig.runner_of(&list("1.0.0", r#",{"type":"slow"}"#));
-        let attachment = rig.container("a").await;
-        let given_up = CancellationToken::new();
-        let begun = async {
-            while !std::fs::read_to_string(&seen).is_ok_and(|text| text.ends_with('\n')) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            given_up.cancel();
-        };
-        let add = async { tokio::join!(runner.add_until(&attachment, &given_up), begun).0 };
-        let added = tokio::time::timeout(Duration::from_secs(10), add).await;
-        let error = added.expect("it does not wait").unwrap_err();
-        assert!(matches!(&error, RunnerError::GivenUp(plugin) if plugin == "slow"));
-        let seen = std::fs::read_to_string(&seen).unwrap();
-        let calls: Vec<_> = seen.split_whitespace().collect();
-        assert!(matches!(calls[..], ["ADD", _, "DEL", _]), "{calls:?}");
-        let gone = || {
-            !std::path::Path::new("/proc")
-                .join(calls[1])
-                .join("exe")
-                .exists()
-        };
-        while !gone() {
+    let ipam = format!(
+        r#"{{"cniVersion":"1.0.0","name":"test","plugins":[
+        {{"type":"bridge","bridge":"{BRIDGE}","ipam":{{"type":"slow"}}}}]}}"#
+    );
+    for config in [list("1.0.0", r#",{"type":"slow"}"#), ipam] {
+        in_scratch_namespace(|rig| async move {
+            let seen = rig.path("seen");
+            let file = seen.display();
+            rig.plugin(
+                "slow",
+                &format!(
+                    "cat >/dev/null; echo $CNI_COMMAND $$ >>{file}\n[ $CNI_COMMAND = DEL ] || exec sleep 60"
+                ),
+            );
+            let runner = rig.runner_of(&config);
+            let attachment = rig.container("a").await;
+            let given_up = CancellationToken::new();
+            let begun = async {
+                let told = || std::fs::read_to_string(&seen).is_ok_and(|text| text.ends_with('\n'));
+                until("begun", told).await;
+                given_up.cancel();
+            };
+            let add = async { tokio::join!(runner.add_until(&attachment, &given_up), begun).0 };
+            let added = tokio::time::timeout(PATIENCE, add).await;
+            let error = added.expect("it does not wait").unwrap_err();
+            assert!(matches!(&error, RunnerError::GivenUp(plugin) if plugin == "slow"));
+            let seen = std::fs::read_to_string(&seen).unwrap();
+            let calls: Vec<_> = seen.split_whitespace().collect();
+            assert!(matches!(calls[..], ["ADD", _, "DEL", _]), "{calls:?}");
+            let program = std::path::Path::new("/proc").join(calls[1]).join("exe");
+            until("gone", || !program.exists()).await;
+            rig.assert_links_are_gone();
+            netns::remove(&attachment.netns).await.unwrap();
+        });
+    }
+}
+
+/// Waits for something that another process does.
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let wait = async {
+        while !condition() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        rig.assert_links_are_gone();
-        netns::remove(&attachment.netns).await.unwrap();
-    });
+    };
+    let waited = tokio::time::timeout(PATIENCE, wait).await;
+    waited.unwrap_or_else(|_| panic!("never {what}"));
 }
 
 #[test]
