@@ -91,7 +91,7 @@ pub(crate) struct Core {
     permits: Semaphore,
     gc_pending: AtomicBool,
     /// Held by whoever mounts or unmounts an image.
-    mounting: Arc<tokio::sync::Mutex<()>>,
+    mounting: tokio::sync::Mutex<()>,
 }
 
 impl Core {
@@ -133,7 +133,7 @@ impl Images {
             layers: Flights::default(),
             permits: Semaphore::new(PARALLEL_LAYERS),
             gc_pending: AtomicBool::new(false),
-            mounting: Arc::default(),
+            mounting: tokio::sync::Mutex::default(),
         };
         Ok(Self {
             core: Arc::new(core),

@@ -12,7 +12,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use hanok_shim::protocol::Rootfs;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
@@ -20,6 +19,7 @@ use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags,
 };
+use tracing::Instrument;
 
 use super::{Core, ImageError, Images};
 use crate::content::Digest;
@@ -32,14 +32,21 @@ const RECORDS: &str = "image-mounts";
 const MOST_MOUNTS: usize = 16;
 
 impl Images {
-    /// Mounts an image read-only on `target`, which is made, unless an image is mounted there: then that one stays.
+    /// Mounts an image read-only on `target`, which is made, unless an image is mounted there: then that one stays. Goes on
+    /// when nobody waits for it any more, so that whoever unmounts finds all of it done, or nothing.
     ///
     /// # Errors
     /// When there is no such image, or it cannot be unpacked or mounted.
     pub async fn mount_on(&self, image: &str, target: &Path) -> Result<(), ImageError> {
+        let (images, image, target) = (self.clone(), image.to_owned(), target.to_owned());
+        let work = async move { images.mount_in_turn(&image, target).await };
+        tokio::spawn(work.in_current_span()).await?
+    }
+
+    async fn mount_in_turn(&self, image: &str, target: PathBuf) -> Result<(), ImageError> {
         // Two containers that start at once may want the same one.
-        let turn = Arc::clone(&self.core.mounting).lock_owned().await;
-        let (key, at) = (key_of(target), target.to_owned());
+        let _turn = self.core.mounting.lock().await;
+        let (key, at) = (key_of(&target), target.clone());
         let name = key.clone();
         let mounted = self.query(move |core| {
             if is_mount_point(&at) {
@@ -53,13 +60,7 @@ impl Images {
             return Ok(());
         }
         let rootfs = self.prepare_rootfs(&key, image).await?;
-        let at = target.to_owned();
-        self.query(move |_| {
-            // Also when nobody waits for it any more: whoever unmounts must find it done.
-            let _turn = turn;
-            Ok(mount(&rootfs, &at)?)
-        })
-        .await
+        self.query(move |_| Ok(mount(&rootfs, &target)?)).await
     }
 
     /// Unmounts every image that is mounted on a directory below `dir`, and lets its layers go. None is success.
