@@ -1,4 +1,5 @@
 use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -134,22 +135,25 @@ async fn pods_that_are_not_over_are_told_with_their_lasting_containers() {
     assert_eq!(unknown.unwrap_err().code(), Code::Unimplemented);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn who_calls_too_often_is_turned_away() {
     let served = Served::start();
-    let mut refused = None;
-    // Ten at once, and a hundred a second.
-    for _ in 0..1000 {
-        let listed: Result<ListPodResourcesResponse, _> =
-            served.call("List", ListPodResourcesRequest {}).await;
-        if let Err(status) = listed {
-            refused = Some(status);
-            break;
+    let list = async || {
+        let listed = served.call::<_, ListPodResourcesResponse>("List", ListPodResourcesRequest {});
+        listed
+            .await
+            .map(drop)
+            .map_err(|status| (status.code(), status.message().to_owned()))
+    };
+    let refused = Err((Code::ResourceExhausted, "rejected by rate limit".to_owned()));
+    // Ten at once, and then a hundred a second.
+    for allowed in [10, 1] {
+        for _ in 0..allowed {
+            assert_eq!(list().await, Ok(()));
         }
+        assert_eq!(list().await, refused);
+        tokio::time::advance(Duration::from_millis(10)).await;
     }
-    let refused = refused.expect("a refusal");
-    assert_eq!(refused.code(), Code::ResourceExhausted);
-    assert_eq!(refused.message(), "rejected by rate limit");
 }
 
 #[tokio::test]
