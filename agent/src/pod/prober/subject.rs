@@ -17,7 +17,7 @@ use crate::sinks::EventKind;
 /// Attempts in a row when one could not be made.
 const TRIES: u32 = 3;
 
-/// For so long after its start, a program that does not pass may only not be up yet. It is asked again soon, which makes
+/// For so long after its start, a program that has never passed may only not be up yet. It is asked again soon, which makes
 /// it ready as soon as it is, and nothing that it fails before counts.
 const SETTLING: Duration = Duration::from_secs(1);
 
@@ -86,7 +86,7 @@ impl Subject {
         let question = self.question(probe);
         loop {
             timer.tick().await;
-            let passed = self.once(&question, probe, kind, &mut timer).await;
+            let passed = self.once(&question, probe, kind, &counts, &mut timer).await;
             if let Some(passed) = passed.and_then(|passed| counts.count(passed)) {
                 self.tell(verdict(passed));
                 return passed;
@@ -102,7 +102,7 @@ impl Subject {
         let question = self.question(probe);
         loop {
             timer.tick().await;
-            let passed = self.once(&question, probe, kind, &mut timer).await;
+            let passed = self.once(&question, probe, kind, &counts, &mut timer).await;
             let passed = passed.and_then(|passed| counts.count(passed));
             if let Some(news) = passed.filter(|news| Some(*news) != told) {
                 told = passed;
@@ -137,6 +137,7 @@ impl Subject {
         question: &Question,
         probe: &Probe,
         kind: &str,
+        counts: &Counts,
         timer: &mut Ticks,
     ) -> Option<bool> {
         let limit = seconds(probe.timeout_seconds, 1).max(Duration::from_secs(1));
@@ -149,7 +150,7 @@ impl Subject {
             answer = question.ask(runtime, &self.id, limit).await;
         }
         let is_down = matches!(answer, Answer::Failed(_) | Answer::Unknown(_));
-        if is_down && self.started.elapsed() < SETTLING {
+        if is_down && !counts.was_up && self.started.elapsed() < SETTLING {
             timer.hurry();
             return None;
         }
@@ -182,6 +183,8 @@ impl Subject {
 struct Counts {
     passes: i32,
     failures: i32,
+    /// It has passed at least once.
+    was_up: bool,
     success_threshold: i32,
     failure_threshold: i32,
 }
@@ -191,6 +194,7 @@ impl Counts {
         Self {
             passes: 0,
             failures: 0,
+            was_up: false,
             success_threshold: probe.success_threshold.unwrap_or(1).max(1),
             failure_threshold: probe.failure_threshold.unwrap_or(3).max(1),
         }
@@ -198,6 +202,7 @@ impl Counts {
 
     /// The verdict after one more answer; none while a threshold is not reached.
     fn count(&mut self, passed: bool) -> Option<bool> {
+        self.was_up |= passed;
         let (count, threshold) = match passed {
             true => {
                 self.failures = 0;

@@ -73,6 +73,28 @@ async fn what_is_not_up_yet_is_ready_once_it_is_and_is_not_restarted_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_up_once_has_failed_however_soon() {
+    let node = Node::start(&Fake::new());
+    // The second probe comes when the clock is at a quarter of a second, here less than one second after the start.
+    sleep(Duration::from_millis(60)).await;
+    node.fake.state().answer = Some(0);
+    let probe =
+        serde_json::json!({"exec": {"command": [EXEC]}, "periodSeconds": 1, "successThreshold": 2});
+    node.apply(&pod(serde_json::json!({"readinessProbe": probe})))
+        .await;
+    for (asked, then) in [(1, 1), (2, 0)] {
+        node.until("asked", |state| calls(state, &["exec"]).len() == asked)
+            .await;
+        node.fake.state().answer = Some(then);
+    }
+    node.until("ready", is_ready).await;
+    let state = node.fake.state();
+    assert_eq!(calls(&state, &["exec"]).len(), 4);
+    let unhealthy = |event: &&String| event.starts_with("Unhealthy");
+    assert_eq!(state.events.iter().filter(unhealthy).count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_still_down_after_a_second_has_failed() {
     let node = Node::start(&Fake::new());
     node.fake.state().answer = Some(1);
