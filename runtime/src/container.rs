@@ -18,6 +18,7 @@ pub(crate) mod remove;
 pub mod rootfs;
 pub(crate) mod start;
 pub(crate) mod stop;
+mod target;
 pub(crate) mod update;
 
 use std::path::{Path, PathBuf};

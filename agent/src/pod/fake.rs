@@ -32,7 +32,7 @@ pub(crate) enum Pull {
     /// It succeeds at once.
     #[default]
     Works,
-    /// It never ends.
+    /// It ends with [`State::pull_ends`], if at all.
     Hangs,
     /// It succeeds at once, and unpacking never ends.
     UnpackHangs,
@@ -55,6 +55,8 @@ pub(crate) struct State {
     pub(crate) terminated: usize,
     /// What the pull of any image does.
     pub(crate) pull: Pull,
+    /// Ends the next pull that hangs; it succeeds.
+    pub(crate) pull_ends: Option<oneshot::Receiver<()>>,
     /// Why nobody can look for an image.
     pub(crate) broken_store: Option<String>,
     /// Containers that end by themselves: after how long, with what code.

@@ -9,4 +9,3 @@ pub(super) mod sandbox;
 pub(super) mod start;
 pub(super) mod stop;
 pub(super) mod storage;
-pub(super) mod target;

@@ -11,8 +11,10 @@ use hanok_shim::protocol::Rootfs;
 use tracing::{Instrument, info_span};
 
 use super::rootfs::RootfsImage;
-use super::{Container, ContainerRecord, Phase, devices, propagation, spec_file};
-use crate::api::{ContainerConfig, ContainerId, Error, Result, SandboxId, SandboxState};
+use super::{Container, ContainerRecord, Phase, devices, propagation, spec_file, target};
+use crate::api::{
+    ContainerConfig, ContainerId, Error, NamespaceMode, Result, SandboxId, SandboxState,
+};
 use crate::lsm::selinux::{self, Labels};
 use crate::sandbox::{Sandbox, hostname_file};
 use crate::service::{Core, chain, child_cgroup, record};
@@ -45,7 +47,8 @@ pub(crate) async fn create(
         // Not under the sandbox's gate: an image may be unpacked for long, and the pod may have to go meanwhile.
         let made = make(core, &container, config).await;
         let gate = sandbox.gate.lock().await;
-        match made.and_then(|()| ready(&sandbox)) {
+        let made = made.and_then(|()| ready(&sandbox));
+        match made.and_then(|()| has_target(core, &container)) {
             Ok(()) => {
                 core.registry.add_container(Arc::new(container));
                 Ok(id.clone())
@@ -69,6 +72,18 @@ fn ready(sandbox: &Sandbox) -> Result<()> {
             "sandbox {} is not ready",
             sandbox.id
         ))),
+    }
+}
+
+/// Whose processes the container is to see runs. Asked last, as a failure of the start is for good.
+fn has_target(core: &Core, container: &Container) -> Result<()> {
+    let record = container.record();
+    let sandbox = container.sandbox.record();
+    match spec::pid_mode(&sandbox.config, &record.config) {
+        NamespaceMode::Target(of) => target::pid_of(core, container, of)
+            .map(drop)
+            .map_err(Error::Create),
+        _ => Ok(()),
     }
 }
 

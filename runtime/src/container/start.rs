@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use hanok_shim::protocol::{ContainerSpec, FailureKind, Request};
 use tracing::{Instrument, info_span};
 
-use super::{Container, Phase, StartFailure, create, devices, identity};
+use super::{Container, Phase, StartFailure, create, devices, identity, target};
 use crate::api::{ContainerId, Error, NamespaceMode, Result};
 use crate::cgroup::Prepared;
 use crate::oom;
@@ -145,7 +145,7 @@ fn order_for(
     let record = container.record();
     let sandbox = container.sandbox.record();
     let target_pid = match pid_mode(&sandbox.config, &record.config) {
-        NamespaceMode::Target(target) => target_of(core, container, target)?,
+        NamespaceMode::Target(of) => target::pid_of(core, container, of).map_err(failure)?,
         _ => 0,
     };
     let seccomp = match record.config.security.privileged {
@@ -181,22 +181,6 @@ fn order_for(
         .as_ref()
         .and_then(|linux| linux.mount_label().clone());
     Ok((order, label))
-}
-
-/// Process id of the container whose PID namespace is joined; it must be of the same pod.
-fn target_of(
-    core: &Core,
-    container: &Container,
-    target: &ContainerId,
-) -> Result<i32, StartFailure> {
-    let found = core
-        .registry
-        .container(target)
-        .filter(|other| other.pod == container.pod);
-    match found.map(|target| target.phase()) {
-        Some(Phase::Running { pid }) => Ok(pid),
-        _ => Err(failure(format!("target container {target} does not run"))),
-    }
 }
 
 /// The container is over, and what was made for it is taken back.

@@ -3,7 +3,9 @@
 use std::fs;
 use std::time::Duration;
 
-use hanok_runtime::api::{ContainerId, NamespaceMode, PodSandboxConfig, PodUid, RuntimeService};
+use hanok_runtime::api::{
+    ContainerId, ContainerState, Error, NamespaceMode, PodSandboxConfig, PodUid, RuntimeService,
+};
 
 use crate::rig::{Rig, until};
 
@@ -284,16 +286,26 @@ async fn root_a_container_that_targets_another_sees_its_processes_and_nothing_el
         ..rig.sandbox_config()
     });
     let other = other.await.unwrap().id;
-    for (sandbox, id) in [(&other, target), (&sandbox, ContainerId("none".into()))] {
+    let ended = rig.start(&sandbox, rig.script("over", "true")).await;
+    rig.wait(&ended, ContainerState::Exited).await;
+    let not_there = "does not exist: not found";
+    for (sandbox, id, why) in [
+        (&other, target, not_there),
+        (&sandbox, ContainerId("none".into()), not_there),
+        (
+            &sandbox,
+            ended,
+            "is not running - in state CONTAINER_EXITED",
+        ),
+    ] {
         let mut config = rig.script("stranger", "true");
-        config.security.pid = Some(NamespaceMode::Target(id));
-        let created = rig.runtime().create_container(sandbox, config).await;
-        let refused = match created {
-            Ok(id) => rig.runtime().start_container(&id).await.is_err(),
-            Err(_) => true,
-        };
-        assert!(refused);
+        config.security.pid = Some(NamespaceMode::Target(id.clone()));
+        let made = rig.runtime().create_container(sandbox, config).await;
+        let want = format!("invalid target container: container \"{id}\" {why}");
+        assert!(matches!(made, Err(Error::Create(told)) if told == want));
     }
+    let all = rig.runtime().list_containers().await.unwrap();
+    assert!(all.iter().all(|one| one.config.name != "stranger"));
     rig.finish().await;
 }
 

@@ -5,8 +5,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hanok_runtime::api::{
     CgroupStats, Container, ContainerConfig, ContainerId, ContainerState, ContainerStats,
-    DiskUsage, Error, ExecProcess, ExecRequest, ExecSession, PodSandbox, PodSandboxConfig, PodUid,
-    Resources, Result, RuntimeService, SandboxId, SandboxState, SandboxStats, StatsDetail,
+    DiskUsage, Error, ExecProcess, ExecRequest, ExecSession, NamespaceMode, PodSandbox,
+    PodSandboxConfig, PodUid, Resources, Result, RuntimeService, SandboxId, SandboxState,
+    SandboxStats, StatsDetail,
 };
 use tokio::sync::broadcast;
 use tokio::time::sleep;
@@ -136,6 +137,13 @@ impl RuntimeService for Fake {
         let mut state = self.state();
         if state.refused.contains(&config.name) {
             return Err(Error::Create("no command specified".to_owned()));
+        }
+        if let Some(NamespaceMode::Target(id)) = &config.security.pid {
+            let mut records = state.containers.iter();
+            let target = records.find(|record| record.id == *id);
+            if target.is_none_or(|record| record.state != ContainerState::Running) {
+                return Err(Error::Create(format!("container {id} is not running")));
+            }
         }
         state.next += 1;
         let id = ContainerId(format!("{}.{}#{}", config.name, config.attempt, state.next));

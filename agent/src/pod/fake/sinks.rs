@@ -20,7 +20,14 @@ impl ImageService for Fake {
         let pull = self.state().pull.clone();
         match pull {
             Pull::Works | Pull::UnpackHangs => Ok(image()),
-            Pull::Hangs => std::future::pending().await,
+            Pull::Hangs => {
+                let ends = self.state().pull_ends.take();
+                match ends {
+                    Some(ends) => ends.await.expect("the test lives"),
+                    None => std::future::pending().await,
+                }
+                Ok(image())
+            }
             Pull::Fails => Err(Error::Pull {
                 reference: reference.to_owned(),
                 message: "no such host".to_owned(),

@@ -9,7 +9,6 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info_span, warn};
 
-use super::target::Target;
 use super::{image, stop};
 use crate::env;
 use crate::env::field::NodeFacts;
@@ -79,8 +78,8 @@ pub(in crate::pod) struct Job {
     pub(in crate::pod) volumes: MountedVolumes,
     /// Its records so far.
     pub(in crate::pod) records: Vec<api::Container>,
-    /// The container whose processes it sees.
-    pub(in crate::pod) target: Option<Target>,
+    /// The container whose processes it sees, or why there is none.
+    pub(in crate::pod) target: Option<Result<ContainerId, String>>,
     pub(in crate::pod) cancelled: CancellationToken,
 }
 
@@ -102,9 +101,6 @@ pub(in crate::pod) async fn start(job: Job) -> Result<(), StartError> {
         .await
         .ok_or(StartError::Cancelled)?;
     let config = prepared?;
-    if let Some(Err(message)) = job.target.as_ref().map(Target::runs) {
-        return Err(job.failed("CreateContainerError", message));
-    }
     let log_path = config.log_path.clone();
     job.make_room().await;
     if cancelled.is_cancelled() {
@@ -166,8 +162,7 @@ impl Job {
     ) -> Result<api::ContainerConfig, StartError> {
         volumes.extend(self.volumes.clone());
         let refused = |message| self.failed("CreateContainerConfigError", message);
-        let target = self.target.as_ref().map(Target::id).transpose();
-        let target = target.map_err(refused)?;
+        let target = self.target.clone().transpose().map_err(refused)?;
         let facts = NodeFacts {
             host_ips: self.deps.settings.host_ips.clone(),
             pod_ips: self.pod_ips(),

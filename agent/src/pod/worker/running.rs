@@ -17,7 +17,7 @@ use crate::pod::observation::Observation;
 use crate::pod::probe::FailedProbe;
 use crate::pod::spec::{self, ContainerKind, RestartPolicy};
 use crate::pod::status::{Failure, Waiting};
-use crate::pod::sync::{image, reset, sandbox, start, stop, target};
+use crate::pod::sync::{image, reset, sandbox, start, stop};
 use crate::sinks::EventKind;
 
 /// How long a failed pull shows as such, before it shows as back-off.
@@ -341,9 +341,9 @@ impl Worker {
         }
         let target = spec::ephemeral_target(&self.pod, &plan.name)
             .filter(|_| kind == ContainerKind::Ephemeral)
-            .map(|name| target::Target {
-                name: name.to_owned(),
-                record: seen.current(name).cloned(),
+            .map(|name| {
+                let id = seen.current(name).map(|record| record.id.clone());
+                id.ok_or_else(|| format!("unable to find target container {name}"))
             });
         let job = start::Job {
             deps: self.deps.clone(),

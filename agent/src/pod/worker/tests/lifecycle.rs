@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use hanok_runtime::api::NamespaceMode;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use super::{assert_nothing_left, calls, deleted, is_ready, phase, waiting};
@@ -76,6 +78,50 @@ async fn who_looks_into_a_container_waits_for_it() {
         .await;
     let state = node.fake.state();
     assert_eq!(calls(&state, &["start"]), ["start a.0", "start e.0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_looks_into_a_container_that_ends_meanwhile_looks_into_the_next_run() {
+    let node = Node::start(&Fake::new());
+    let pod = |ephemeral: Value| {
+        sample::from(json!({
+            "restartPolicy": "Always",
+            "containers": [{"name": "a", "image": "i:1"}],
+            "ephemeralContainers": ephemeral,
+        }))
+    };
+    node.apply(&pod(json!([]))).await;
+    node.until("running", |state| !calls(state, &["start a"]).is_empty())
+        .await;
+    let (pull_ends, ends) = oneshot::channel();
+    {
+        let mut state = node.fake.state();
+        state.pull = Pull::Hangs;
+        state.pull_ends = Some(ends);
+    }
+    let e = json!({"name": "e", "image": "e:1", "targetContainerName": "a"});
+    node.apply(&pod(json!([e]))).await;
+    node.until("pulled", |state| !calls(state, &["pull e"]).is_empty())
+        .await;
+    let first = {
+        let mut state = node.fake.state();
+        state.pull = Pull::Works;
+        state.containers[0].id.clone()
+    };
+    node.fake.exit(&first, 1);
+    node.until("restarted", |state| calls(state, &["start a"]).len() == 2)
+        .await;
+    pull_ends.send(()).expect("somebody pulls");
+    node.until("started", |state| !calls(state, &["start e"]).is_empty())
+        .await;
+    let state = node.fake.state();
+    let of_e = calls(&state, &["create e", "start e"]);
+    assert_eq!(of_e, ["create e.0", "create e.0", "start e.0"]);
+    let newest = |name| state.containers.iter().rfind(|one| one.config.name == name);
+    let (a, e) = (newest("a").expect("an a"), newest("e").expect("an e"));
+    assert_ne!(a.id, first);
+    let target = NamespaceMode::Target(a.id.clone());
+    assert_eq!(e.config.security.pid, Some(target));
 }
 
 #[tokio::test(start_paused = true)]
