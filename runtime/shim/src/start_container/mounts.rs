@@ -72,6 +72,13 @@ pub(super) fn open_binds(mounts: &[Mount]) -> Result<Vec<Option<OwnedFd>>> {
     mounts.iter().map(open).collect()
 }
 
+/// Whether a mount takes what the node mounts below it. Detached, it would miss that: it must be opened in its turn, in
+/// a copy of the node's mount namespace that receives everything until then.
+pub(super) fn any_receives(mounts: &[Mount]) -> bool {
+    let receives = |mount: &Mount| is_bind(&mount.source) && mount.propagation == SLAVE;
+    mounts.iter().any(receives)
+}
+
 /// Whether a source is a path of the node.
 pub(super) fn is_bind(source: &MountSource) -> bool {
     matches!(

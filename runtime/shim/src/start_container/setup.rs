@@ -116,8 +116,8 @@ impl Child<'_> {
     /// On the node's users: everything is done by its root, in the container's own namespaces.
     fn stay(&self) -> Result<Ready> {
         match self.home {
-            Some(home) => self.begin_at(home),
-            None => self.begin_in_a_copy(),
+            Some(home) if !mounts::any_receives(&self.spec.mounts) => self.begin_at(home),
+            _ => self.begin_in_a_copy(),
         }
     }
 
@@ -137,9 +137,10 @@ impl Child<'_> {
         })
     }
 
-    /// In a copy of the node's mount namespace, where hooks find it, or in one that others use too.
+    /// In a copy of the node's mount namespace, which takes what the node mounts meanwhile and where hooks find it, or
+    /// in one that others use too.
     fn begin_in_a_copy(&self) -> Result<Ready> {
-        let sources = mounts::open_early(&self.spec.mounts, None)?;
+        let sources = mounts::open_early(&self.spec.mounts, self.home)?;
         self.join_namespaces()?;
         unshare(self.new_namespaces()).doing(|| "make namespaces")?;
         if !self.shares_mounts() {

@@ -3,10 +3,13 @@
 use std::fs;
 use std::io::{PipeWriter, Write};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hanok_shim::client::Client;
 use hanok_shim::protocol::*;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount as mount_fs, mount_change, unmount,
+};
 
 use crate::rig::{Pod, bind, mount, wait_for};
 
@@ -30,6 +33,40 @@ fn failure(reply: Reply) -> (FailureKind, String) {
 fn late_cgroups(pod: &mut Pod) -> Vec<String> {
     let made = pod.make_cgroups().into_iter();
     made.map(|dir| format!("{dir}/late")).collect()
+}
+
+/// Where the container's process that waits has mounts, as soon as there is one at a place with this end.
+fn mounts_of_start(pod: &Pod, end: &str) -> Vec<String> {
+    wait_for("a mount of it", || {
+        let children = format!("/proc/{0}/task/{0}/children", pod.shim_pid);
+        let children = fs::read_to_string(children).ok()?;
+        children.split_whitespace().find_map(|pid| {
+            let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
+            let places = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+            let places: Vec<String> = places.map(str::to_owned).collect();
+            let found = places.iter().any(|place| place.ends_with(end));
+            found.then_some(places)
+        })
+    })
+}
+
+/// A filesystem that the node mounts, until it is dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn shared(place: PathBuf) -> Self {
+        fs::create_dir_all(&place).unwrap();
+        mount_fs("tmpfs", &place, "tmpfs", MountFlags::empty(), None).unwrap();
+        let mounted = Self(place);
+        mount_change(&mounted.0, MountPropagationFlags::SHARED).unwrap();
+        mounted
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        unmount(&self.0, UnmountFlags::DETACH).unwrap();
+    }
 }
 
 #[test]
@@ -117,19 +154,53 @@ fn root_a_container_begins_without_the_nodes_mounts() {
     spec.cgroups = late_cgroups(&mut pod);
     let (_client, _pipe) = begin(&pod, &spec);
     // It mounts what does not depend on its cgroups, and waits for them.
-    let places = wait_for("a mount of it", || {
-        let children = format!("/proc/{0}/task/{0}/children", pod.shim_pid);
-        let children = fs::read_to_string(children).ok()?;
-        children.split_whitespace().find_map(|pid| {
-            let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
-            let places = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-            let places: Vec<String> = places.map(str::to_owned).collect();
-            places.contains(&"/rootfs/data".into()).then_some(places)
-        })
-    });
+    let places = mounts_of_start(&pod, "/rootfs/data");
     let of_pod = ["/", "/null", "/shm"];
     let others = places.iter().filter(|place| {
         !of_pod.contains(&place.as_str()) && !Path::new(place).starts_with("/rootfs")
     });
     assert_eq!(others.collect::<Vec<_>>(), [] as [&String; 0]);
+}
+
+#[test]
+fn root_a_receiving_volume_has_what_the_node_mounts_while_the_start_waits() {
+    let mut pod = Pod::started();
+    let mut volumes = Vec::new();
+    let mut spec = pod.spec("c1", &["cat", "/received/below/word", "/deep/below/word"]);
+    for (at, name) in [(0, "received"), (spec.mounts.len() + 1, "deep")] {
+        let volume = Mounted::shared(pod.path(&format!("{name}-volume")));
+        fs::create_dir(volume.0.join("below")).unwrap();
+        let source = MountSource::Bind {
+            path: volume.0.to_str().unwrap().into(),
+            recursive: true,
+        };
+        let mut receives = mount(&format!("/{name}"), source, 0);
+        receives.propagation = libc::MS_SLAVE;
+        spec.mounts.insert(at, receives);
+        volumes.push(volume);
+    }
+    spec.cgroups = late_cgroups(&mut pod);
+    let (mut client, mut pipe) = begin(&pod, &spec);
+    if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        // Nothing waits there.
+        assert_eq!(failure(client.reply().unwrap()).0, FailureKind::Invalid);
+        return;
+    }
+    mounts_of_start(&pod, "/received");
+    let below = volumes.iter().map(|volume| volume.0.join("below"));
+    let below: Vec<Mounted> = below.map(Mounted::shared).collect();
+    for volume in &below {
+        fs::write(volume.0.join("word"), "here\n").unwrap();
+    }
+    for dir in &spec.cgroups {
+        fs::create_dir(dir).unwrap();
+    }
+    pipe.write_all(&[1]).unwrap();
+    let reply = client.reply().unwrap();
+    assert!(matches!(reply, Reply::Started { .. }), "{reply:?}");
+    assert_eq!(pod.exit("c1").code, 0);
+    assert_eq!(pod.log_text("c1"), "here\nhere\n");
+    for dir in &spec.cgroups {
+        wait_for("an empty cgroup", || fs::remove_dir(dir).ok());
+    }
 }
