@@ -70,7 +70,7 @@ impl Exec {
     /// The reason why it never ran, if it did not.
     fn into_failure(self, ending: Ending) -> Option<Failure> {
         match self.way {
-            Way::Short(order) if !order.failed => return None,
+            Way::Short(order) if !order.has_failed() => return None,
             Way::Long { .. } if self.started => return None,
             _ => {}
         }
@@ -81,6 +81,13 @@ impl Exec {
             );
             Failure::system(message)
         }))
+    }
+
+    /// It is not to be made anew, whatever becomes of it.
+    pub(crate) fn set_killed(&mut self) {
+        if let Some(order) = self.order_mut() {
+            order.set_killed();
+        }
     }
 
     fn order_mut(&mut self) -> Option<&mut Ordered> {
@@ -319,9 +326,15 @@ impl Shim {
                 Err(failure) => return self.reply_later(connection, &failure.into()),
             }
         }
+        let is_short = exec.order_mut().is_some();
         let reply = match exec.into_failure(ending) {
             Some(failure) => failure.into(),
-            None => Reply::ExecExited { code: ending.code },
+            None => {
+                if is_short {
+                    self.nursery.has_served();
+                }
+                Reply::ExecExited { code: ending.code }
+            }
         };
         self.reply_later(connection, &reply);
     }

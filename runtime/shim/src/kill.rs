@@ -17,7 +17,10 @@ impl Shim {
             )));
         }
         if let Some(key) = self.exec_key(id) {
-            self.kill_session(key, signal);
+            let is_born = self.kill_session(key, signal);
+            if !is_born && signal != libc::SIGKILL {
+                return Err(Failure::invalid(format!("{id} has no process yet")));
+            }
             return Ok(Outcome::Done(Reply::Ok));
         }
         let key = self.container_key(id)?;
@@ -36,14 +39,21 @@ impl Shim {
         Ok(Outcome::Done(Reply::Ok))
     }
 
-    /// An exec's process leads a session; whatever it started is in that session unless it left on purpose.
-    pub(crate) fn kill_session(&mut self, key: u64, signal: i32) {
+    /// An exec's process leads a session; whatever it started is in that session unless it left on purpose. False when it
+    /// is not known yet. Killed, it is when the zygote is gone, or there is none; other signals are lost.
+    pub(crate) fn kill_session(&mut self, key: u64, signal: i32) -> bool {
         self.learn_of_births();
-        let Some(exec) = self.execs.get(&key) else {
-            return;
+        let Some(exec) = self.execs.get_mut(&key) else {
+            return true;
         };
+        if signal == libc::SIGKILL {
+            exec.set_killed();
+        }
         if exec.pid == 0 {
-            return self.kill_unborn(key);
+            if signal == libc::SIGKILL {
+                self.nursery.end();
+            }
+            return false;
         }
         let processes = self
             .containers
@@ -55,5 +65,6 @@ impl Shim {
             }
         }
         let _ = process::kill(-exec.pid, signal);
+        true
     }
 }

@@ -68,7 +68,7 @@ impl Shim {
     }
 
     fn is_alone(&self) -> bool {
-        self.nursery.is_empty()
+        self.nursery.pid().is_none()
             && self.execs.is_empty()
             && self.containers.values().all(|c| !c.is_alive())
     }
@@ -88,11 +88,16 @@ impl Shim {
             .values()
             .filter(|c| c.is_alive())
             .map(|c| format!("{}", c.pid));
-        let execs = self.execs.values().map(|e| format!("{}", e.pid));
+        let execs = self.execs.values().map(|exec| match exec.pid {
+            0 => format!("exec {} without a process", exec.id),
+            pid => format!("{pid}"),
+        });
+        let zygote = self.nursery.pid().map(|pid| format!("zygote {pid}"));
         let pause = self.sandbox.iter().map(|s| s.pid()).filter(|pid| *pid != 0);
         let pause = pause.map(|pid| format!("pause {pid}"));
         containers
             .chain(execs)
+            .chain(zygote)
             .chain(pause)
             .collect::<Vec<_>>()
             .join(", ")

@@ -23,7 +23,7 @@ use crate::process::{candidates, labels};
 use crate::reap::Ending;
 use crate::shim::Shim;
 
-/// Failures of the short way after which it is left alone until the shim has rested.
+/// Failures of the short way, one after the other, after which it is left alone until the shim has rested.
 const MAX_FAILURES: u32 = 3;
 
 /// Bit of CAP_SYS_PTRACE.
@@ -49,14 +49,26 @@ pub(crate) struct Nursery {
 pub(crate) struct Ordered {
     args: Vec<String>,
     streams: Streams,
-    pub(super) failed: bool,
+    failed: bool,
     killed: bool,
+    /// The zygote, when it died before it was known whether the process came to its program: the board tells still.
+    survived: Option<Zygote>,
 }
 
 impl Ordered {
     /// By the long way, which tells why it failed.
     pub(super) fn is_to_be_repeated(&self) -> bool {
-        self.failed && !self.killed
+        self.has_failed() && !self.killed
+    }
+
+    pub(super) fn set_killed(&mut self) {
+        self.killed = true;
+    }
+
+    /// There was no program.
+    pub(super) fn has_failed(&self) -> bool {
+        let board = self.survived.as_ref().map(Zygote::progress);
+        self.failed || board.is_some_and(|progress| progress.failed)
     }
 }
 
@@ -69,8 +81,14 @@ impl Nursery {
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.zygote.is_none()
+    /// Its process, as long as there is one.
+    pub(crate) fn pid(&self) -> Option<i32> {
+        self.zygote.as_ref().map(Zygote::pid)
+    }
+
+    /// An exec came to its program.
+    pub(super) fn has_served(&mut self) {
+        self.failures = 0;
     }
 
     /// A process with such rights is to come. Has no zygote from now on, if it can look into others that are the node's,
@@ -149,6 +167,7 @@ impl Shim {
             streams,
             failed: false,
             killed: false,
+            survived: None,
         })
     }
 
@@ -195,7 +214,7 @@ impl Shim {
 
     /// Whether that was the zygote.
     pub(crate) fn is_zygote(&self, pid: i32) -> bool {
-        self.nursery.zygote.as_ref().is_some_and(|z| z.pid() == pid)
+        self.nursery.pid() == Some(pid)
     }
 
     /// The zygote has ended: by us, by the OOM killer, or since it could not make a process.
@@ -204,40 +223,38 @@ impl Shim {
         self.learn_of_births();
         let nursery = &mut self.nursery;
         nursery.failures += u32::from(!nursery.is_ending);
-        (nursery.zygote, nursery.current, nursery.is_ending) = (None, None, false);
+        let zygote = nursery.zygote.take();
+        (nursery.current, nursery.is_ending) = (None, false);
         let Some((key, exec)) = current.and_then(|key| Some((key, self.execs.get_mut(&key)?)))
         else {
             return;
         };
-        let (pid, killed) = (exec.pid, exec.order_mut().is_some_and(|order| order.killed));
+        let pid = exec.pid;
+        let Some(order) = exec.order_mut() else {
+            return;
+        };
+        order.survived = zygote;
         match pid {
             // There is no process, and will be none.
             0 => {
-                if let Some(order) = exec.order_mut() {
-                    order.failed = true;
-                }
+                order.failed = true;
                 let ending = Ending {
                     code: 128 + libc::SIGKILL,
                     signal: libc::SIGKILL,
                 };
                 self.exec_ended(key, ending);
             }
-            _ if killed => self.kill_session(key, libc::SIGKILL),
+            _ if order.killed => {
+                self.kill_session(key, libc::SIGKILL);
+            }
             _ => {}
-        }
-    }
-
-    /// Kills an exec whose process is not known yet: when the zygote is gone, it is, or there is none.
-    pub(crate) fn kill_unborn(&mut self, key: u64) {
-        if let Some(order) = self.execs.get_mut(&key).and_then(Exec::order_mut) {
-            order.killed = true;
-            self.nursery.end();
         }
     }
 
     /// Goes the long way with an exec that has failed on the short one.
     pub(super) fn repeat(&mut self, exec: Exec) -> Result<()> {
-        self.nursery.failures += 1;
+        // Or it was the zygote that failed.
+        self.nursery.failures += u32::from(exec.pid != 0);
         let Way::Short(order) = exec.way else {
             return Ok(());
         };

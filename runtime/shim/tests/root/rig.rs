@@ -249,7 +249,9 @@ impl Pod {
             let dir = match fields[1] {
                 // On v2 the test's own cgroup has processes, so its children can have no controllers.
                 "" if v2 => Path::new("/sys/fs/cgroup").join(own.parent().unwrap_or(own)),
-                "memory" | "pids" | "cpu" => Path::new("/sys/fs/cgroup").join(fields[1]).join(own),
+                "memory" | "pids" | "cpu" | "freezer" => {
+                    Path::new("/sys/fs/cgroup").join(fields[1]).join(own)
+                }
                 _ => continue,
             };
             let dir = dir.join(&name);

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{PipeReader, Read};
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use hanok_shim::client::Client;
 use hanok_shim::protocol::*;
@@ -227,14 +228,50 @@ fn root_a_zygote_that_hangs_or_dies_is_not_missed() {
     stop(zygote);
     let waiting = begin(&pod, "c1", "waiting", &["sleep", "1000"]);
     assert_eq!(said(&pod, "c1", "echo other"), "other\n");
-    pod.ok(&Request::Kill {
-        id: "waiting".into(),
-        signal: 9,
-        all: true,
-    });
+    let signal = |signal| {
+        pod.call(&Request::Kill {
+            id: "waiting".into(),
+            signal,
+            all: true,
+        })
+    };
+    assert!(matches!(signal(15), Reply::Failed { .. }));
+    assert_eq!(signal(9), Reply::Ok);
     let (reply, _) = waiting.end();
     assert!(matches!(reply, Reply::Failed { .. }), "{reply:?}");
     assert!(with_zygote(&pod, "c1") != zygote);
+}
+
+#[test]
+fn root_what_a_dead_zygote_has_begun_is_told_as_it_ends() {
+    let mut pod = Pod::started();
+    let mut container = sleeper(&pod, "c1");
+    container.cgroups = pod.make_cgroups();
+    pod.run(&container);
+    let places = container.cgroups.iter().map(Path::new);
+    let switches = [
+        ("freezer.state", "FROZEN", "THAWED"),
+        ("cgroup.freeze", "1", "0"),
+    ];
+    let found = places
+        .flat_map(|place| switches.map(|switch| (place, switch)))
+        .find(|(place, switch)| place.join(switch.0).exists());
+    let (place, (file, frozen, thawed)) = found.expect("a cgroup that can be frozen");
+    let zygote = with_zygote(&pod, "c1");
+    fs::write(place.join(file), frozen).unwrap();
+    let begun = begin(&pod, "c1", "e", &["foo"]);
+    wait_for("its set-up", || {
+        let processes = fs::read_to_string(place.join("cgroup.procs")).unwrap();
+        (processes.lines().count() == 2).then_some(())
+    });
+    kill(zygote, libc::SIGKILL).unwrap();
+    let entry = format!("/proc/{zygote}");
+    wait_for("its end", || (!Path::new(&entry).exists()).then_some(()));
+    fs::write(place.join(file), thawed).unwrap();
+    let (reply, _) = begun.end();
+    let message = "exec: \"foo\": executable file not found in $PATH".into();
+    let kind = FailureKind::CommandNotFound;
+    assert_eq!(reply, Reply::Failed { kind, message });
 }
 
 #[test]
@@ -285,7 +322,9 @@ fn root_what_the_zygote_makes_cannot_be_looked_into() {
     for user in ["0", "1000"] {
         let pod = Pod::started();
         // Its memory is the zygote's for a moment.
-        let script = "exec 2>/dev/null; while :; do for p in /proc/[0-9]*; do [ $p = /proc/1 ] || \
+        let script = "exec 2>/dev/null; \
+            { readlink /proc/$$/exe && tr '\\0' ' ' < /proc/$$/environ && cat /proc/$$/maps && \
+            head -c 1 /proc/$$/exe; } > /dev/null || echo blind; while :; do for p in /proc/[0-9]*; do [ $p = /proc/1 ] || \
             case $(readlink $p/exe; tr '\\0' ' ' < $p/environ; cat $p/maps; head -c 1 $p/mem) in \
             *hanok*) echo caught $p;; esac; done; done";
         let mut spec = pod.spec("c1", &["sh", "-c", script]);
@@ -297,5 +336,10 @@ fn root_what_the_zygote_makes_cannot_be_looked_into() {
         }
         assert!(zygote(&pod).is_some());
         assert_eq!(pod.log_text("c1"), "", "{user}");
+        // What can be looked into is caught.
+        said(&pod, "c1", "SIGN=hanok sleep 2");
+        wait_for("the catch", || {
+            pod.log_text("c1").contains("caught").then_some(())
+        });
     }
 }
