@@ -2,7 +2,6 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::rc::Rc;
 
 use hanok_shim::protocol::{ContainerState, Exit, Process};
 
@@ -42,11 +41,11 @@ pub(crate) struct Start {
 pub(crate) struct Container {
     pub(crate) id: String,
     pub(crate) pid: i32,
-    pub(crate) pidfd: Rc<OwnedFd>,
+    pub(crate) pidfd: OwnedFd,
     pub(crate) state_dir: PathBuf,
     pub(crate) cgroups: Cgroups,
     /// For what is exec'd in it.
-    pub(crate) entry: Rc<Entry>,
+    pub(crate) entry: Entry,
     /// Whether its init is the first process of a PID namespace: then nothing outlives it.
     pub(crate) owns_pids: bool,
     /// Where OOM kills are counted, until its end.

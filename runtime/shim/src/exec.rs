@@ -82,20 +82,6 @@ impl Exec {
             Failure::system(message)
         }))
     }
-
-    /// It is not to be made anew, whatever becomes of it.
-    pub(crate) fn set_killed(&mut self) {
-        if let Some(order) = self.order_mut() {
-            order.set_killed();
-        }
-    }
-
-    fn order_mut(&mut self) -> Option<&mut Ordered> {
-        match &mut self.way {
-            Way::Short(order) => Some(order),
-            Way::Long { .. } => None,
-        }
-    }
 }
 
 impl Shim {

@@ -21,7 +21,6 @@ pub(crate) use setup::receive_only;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::rc::Rc;
 
 use hanok_shim::protocol::{ContainerSpec, FailureKind, MountSource, Namespace, Reply};
 use hanok_shim::sys::clone::{Cloned, clone_process, ns, setns};
@@ -87,10 +86,10 @@ impl Shim {
             Container {
                 id: spec.id,
                 pid,
-                pidfd: Rc::new(pidfd),
+                pidfd,
                 state_dir: PathBuf::from(spec.state_dir),
                 cgroups,
-                entry: Rc::new(entry),
+                entry,
                 owns_pids: spec.namespaces.pid == Namespace::New,
                 oom,
                 oom_kills_before,
@@ -225,7 +224,7 @@ impl Shim {
                 Ok(Received::Empty) => return,
                 Ok(Received::Report(Report::Resolved(user), _)) => container.user = Some(user),
                 Ok(Received::Report(Report::Succeeded { pid }, Some(pidfd))) => {
-                    (container.pid, container.pidfd) = (pid, Rc::new(pidfd));
+                    (container.pid, container.pidfd) = (pid, pidfd);
                     let alive = process::pidfd_kill(&container.pidfd, 0)
                         .and_then(|()| start.line.permit())
                         .doing(|| "wake the container");

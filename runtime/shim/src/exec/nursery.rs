@@ -61,14 +61,26 @@ impl Ordered {
         self.has_failed() && !self.killed
     }
 
-    pub(super) fn set_killed(&mut self) {
-        self.killed = true;
-    }
-
     /// There was no program.
     pub(super) fn has_failed(&self) -> bool {
         let board = self.survived.as_ref().map(Zygote::progress);
         self.failed || board.is_some_and(|progress| progress.failed)
+    }
+}
+
+impl Exec {
+    /// It is not to be made anew, whatever becomes of it.
+    pub(crate) fn set_killed(&mut self) {
+        if let Some(order) = self.order_mut() {
+            order.killed = true;
+        }
+    }
+
+    pub(super) fn order_mut(&mut self) -> Option<&mut Ordered> {
+        match &mut self.way {
+            Way::Short(order) => Some(order),
+            Way::Long { .. } => None,
+        }
     }
 }
 

@@ -5,7 +5,6 @@
 //! because they could not be made or because the caller is gone, and the start has failed.
 
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
 
 use hanok_shim::protocol::ContainerSpec;
 use rustix::io::{Errno, ioctl_fionbio, read};
@@ -70,7 +69,7 @@ fn join(container: &mut Container) -> Result<()> {
     let Phase::Starting(start) = &container.phase else {
         return Ok(());
     };
-    container.entry = Rc::new(container.cgroups.late_entry()?);
+    container.entry = container.cgroups.late_entry()?;
     container.oom = container.cgroups.oom_counter();
     container.oom_kills_before = container.oom.read();
     container.entry.join(container.pid)?;
