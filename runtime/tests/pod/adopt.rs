@@ -3,7 +3,10 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use hanok_runtime::api::{ContainerState, ExecRequest, RuntimeService, SandboxState};
+use hanok_runtime::api::{
+    ContainerState, ExecRequest, NamespaceMode, PodSandboxConfig, PodUid, RuntimeService,
+    SandboxState,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fakes::{Fault, SLOW};
@@ -122,6 +125,35 @@ async fn root_containers_of_a_dead_shim_are_unknown_and_can_be_removed() {
             (ContainerState::Exited, 137)
         );
     }
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_files_go_after_the_cgroup_of_what_may_still_write_to_them() {
+    let rig = Rig::new("files").await;
+    let of_node = PodSandboxConfig {
+        pid: NamespaceMode::Node,
+        uid: PodUid("other".into()),
+        cgroup_parent: "kubepods/podother".into(),
+        ..rig.sandbox_config()
+    };
+    let of_node = rig.runtime().run_pod_sandbox(of_node).await.unwrap().id;
+    let leaves = rig.script("leaves", "sleep 600 & exit 0");
+    let shares = rig.start(&of_node, leaves.clone()).await;
+    rig.wait(&shares, ContainerState::Exited).await;
+    let sandbox = rig.sandbox().await.id;
+    let owns = rig.start(&sandbox, leaves).await;
+    rig.wait(&owns, ContainerState::Exited).await;
+    let lost = rig.start(&sandbox, rig.script("lost", "sleep 600")).await;
+    let pid = fs::read_to_string(rig.path(&format!("run/sandboxes/{sandbox}/shim.pid")));
+    let pid = Pid::from_raw(pid.unwrap().trim().parse().unwrap()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    rig.wait(&lost, ContainerState::Unknown).await;
+    for id in [&shares, &owns, &lost] {
+        rig.runtime().remove_container(id).await.unwrap();
+    }
+    // What ended with its own PID namespace need not wait.
+    assert_eq!(*rig.images.removed_early.lock().unwrap(), [owns.0]);
     rig.finish().await;
 }
 

@@ -15,7 +15,7 @@ use hanok_runtime::sandbox::network::{NetworkError, NetworkRequest, PodNetwork};
 use hanok_runtime::spec::ImageFacts;
 use hanok_shim::protocol::Rootfs;
 
-use crate::rig::IMAGE;
+use crate::rig::{IMAGE, cgroups_below};
 
 /// How long a slow DEL takes: longer than an agent waits for it at its start.
 pub(crate) const SLOW: Duration = Duration::from_secs(8);
@@ -139,19 +139,24 @@ impl PodNetwork for FakeNetwork {
 #[derive(Debug)]
 pub(crate) struct FakeImages {
     base: PathBuf,
+    cgroup_root: String,
+    /// Containers that still had a cgroup when their files were removed.
+    pub(crate) removed_early: Mutex<Vec<String>>,
     pub(crate) facts: Mutex<ImageFacts>,
     fault: Arc<Mutex<Fault>>,
 }
 
 impl FakeImages {
     /// With its layer made in `base`.
-    pub(crate) fn new(base: &Path, fault: Arc<Mutex<Fault>>) -> Self {
+    pub(crate) fn new(base: &Path, cgroup_root: &str, fault: Arc<Mutex<Fault>>) -> Self {
         for part in ["layer", "snapshots"] {
             fs::create_dir(base.join(part)).unwrap();
         }
         populate(&base.join("layer"));
         FakeImages {
             base: base.to_owned(),
+            cgroup_root: cgroup_root.to_owned(),
+            removed_early: Mutex::default(),
             facts: Mutex::default(),
             fault,
         }
@@ -184,6 +189,10 @@ impl RootfsSource for FakeImages {
     }
 
     async fn remove(&self, key: &str) -> Result<(), RootfsError> {
+        let cgroups = cgroups_below(&self.cgroup_root);
+        if cgroups.iter().any(|dir| dir.ends_with(key)) {
+            self.removed_early.lock().unwrap().push(key.to_owned());
+        }
         let snapshot = self.base.join("snapshots").join(key);
         // Off the runtime's threads, as the real one.
         let removing = tokio::task::spawn_blocking(move || fs::remove_dir_all(snapshot));

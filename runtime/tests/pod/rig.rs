@@ -69,7 +69,7 @@ impl Rig {
             attached: Mutex::default(),
             places: Mutex::default(),
         });
-        let images = Arc::new(FakeImages::new(dir.path(), fault.clone()));
+        let images = Arc::new(FakeImages::new(dir.path(), &name, fault.clone()));
         let cgroup_root = name.clone();
         let pod_network = network.clone();
         let mut rig = Rig {
