@@ -40,14 +40,14 @@ pub(crate) async fn create(
         })?;
     let span = info_span!("container.create", container = %id, name = config.name);
     async {
-        ready(&sandbox)?;
+        ready(core, &sandbox)?;
         let dir = core.layout.containers(&sandbox.id).join(id.as_str());
         let record = blank(&id, &sandbox, &config);
         let container = Container::new(record, sandbox.clone(), dir, Phase::Created);
         // Not under the sandbox's gate: an image may be unpacked for long, and the pod may have to go meanwhile.
         let made = make(core, &container, config).await;
         let gate = sandbox.gate.lock().await;
-        let made = made.and_then(|()| ready(&sandbox));
+        let made = made.and_then(|()| ready(core, &sandbox));
         match made.and_then(|()| has_target(core, &container)) {
             Ok(()) => {
                 core.registry.add_container(Arc::new(container));
@@ -64,9 +64,9 @@ pub(crate) async fn create(
     .await
 }
 
-/// A sandbox that is stopped, or gone, gets no container.
-fn ready(sandbox: &Sandbox) -> Result<()> {
-    match sandbox.view().state {
+/// A sandbox that is stopped, or gone, or has lost its network, gets no container.
+fn ready(core: &Core, sandbox: &Sandbox) -> Result<()> {
+    match core.view(sandbox).state {
         SandboxState::Ready => Ok(()),
         SandboxState::NotReady => Err(Error::Internal(format!(
             "sandbox {} is not ready",

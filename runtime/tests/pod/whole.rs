@@ -161,7 +161,7 @@ fn root_pods_reach_each_other_by_address_and_leave_no_lease() {
         assert_eq!(leases(base), 2);
 
         let runtime = over_a_torn_record(runtime, base, image, open).await;
-        assert_unpinned_is_not_ready(&runtime, base).await;
+        assert_unpinned_is_not_ready(&runtime, base, image).await;
         for sandbox in [&server, &client] {
             runtime.remove_pod_sandbox(&sandbox.id).await.unwrap();
             runtime
@@ -185,8 +185,9 @@ fn root_pods_reach_each_other_by_address_and_leave_no_lease() {
     });
 }
 
-/// A sandbox whose network namespace somebody has unmounted, or whose file is gone too, is not ready, and goes as others do.
-async fn assert_unpinned_is_not_ready(runtime: &Runtime, base: &Path) {
+/// A sandbox whose network namespace somebody has unmounted, or whose file is gone too, is not ready, gets no container, and
+/// goes as others do.
+async fn assert_unpinned_is_not_ready(runtime: &Runtime, base: &Path, image: &str) {
     let before = entries(&base.join("netns"));
     let lost = runtime.run_pod_sandbox(pod(base, "lost")).await.unwrap();
     let pinned = entries(&base.join("netns"));
@@ -199,6 +200,9 @@ async fn assert_unpinned_is_not_ready(runtime: &Runtime, base: &Path) {
     assert_eq!(state().await, SandboxState::Ready);
     rustix::mount::unmount(&netns, rustix::mount::UnmountFlags::DETACH).unwrap();
     assert_eq!(state().await, SandboxState::NotReady);
+    let made = runtime.create_container(&lost.id, script(image, "true"));
+    let refused = made.await.unwrap_err().to_string();
+    assert!(refused.ends_with("is not ready"), "{refused}");
     fs::remove_file(&netns).unwrap();
     let list = runtime.list_pod_sandboxes().await.unwrap();
     let ready = list.iter().filter(|one| one.state == SandboxState::Ready);
