@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Core, ImageError};
+use super::{Core, ImageError, text_of};
 use crate::content::{self, Digest};
 use crate::snapshot::{Key, chain_ids};
 
@@ -65,6 +65,24 @@ pub(crate) async fn if_pending(core: &Arc<Core>) -> Result<(), ImageError> {
         sweep(&core)
     })
     .await?
+}
+
+/// Collects when it is dropped, if somebody wanted to and could not; nobody waits for it.
+pub(super) struct Later(pub(super) Arc<Core>);
+
+impl Drop for Later {
+    fn drop(&mut self) {
+        // An agent that ends collects when it is back.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        let core = Arc::clone(&self.0);
+        runtime.spawn(async move {
+            if let Err(error) = if_pending(&core).await {
+                tracing::warn!(error = text_of(&error), "cannot collect unused images");
+            }
+        });
+    }
 }
 
 fn sweep(core: &Core) -> Result<(), ImageError> {

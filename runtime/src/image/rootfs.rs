@@ -57,14 +57,10 @@ impl Images {
         if unpacked.await? {
             return Ok(());
         }
-        let unpacked = {
-            let _lock = self.core.lock().await?;
-            self.ensure(image).await
-        };
-        if let Err(error) = gc::if_pending(&self.core).await {
-            tracing::warn!(error = text_of(&error), "cannot collect unused images");
-        }
-        unpacked.map(drop)
+        // Also when this is dropped, and after the lock.
+        let _collecting = gc::Later(Arc::clone(&self.core));
+        let _lock = self.core.lock().await?;
+        self.ensure(image).await.map(drop)
     }
 
     /// Makes a container's root filesystem from an image, unpacking what is missing.
