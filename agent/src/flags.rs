@@ -282,6 +282,7 @@ impl Flags {
             let text = match value {
                 Value::Null => String::new(),
                 Value::String(_) if SECRET.contains(&name.as_str()) => "CLASSIFIED".to_owned(),
+                Value::String(url) if name == "manifest-url" => without_user(url),
                 Value::String(text) => text,
                 Value::Array(list) => {
                     let list: Vec<_> = list.iter().filter_map(Value::as_str).collect();
@@ -292,6 +293,18 @@ impl Flags {
             (name, text)
         };
         flags.into_iter().map(shown).collect()
+    }
+}
+
+/// An address without the user and the password that it may have.
+fn without_user(url: String) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return url;
+    };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+    match authority.rfind('@') {
+        Some(at) => format!("{scheme}://CLASSIFIED{}", &rest[at..]),
+        None => url,
     }
 }
 
@@ -382,6 +395,19 @@ mod tests {
             ("node-ip", ""),
         ] {
             assert_eq!(shown[name], want, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_shown_without_its_user() {
+        for (given, want) in [
+            ("https://h/pods?a=b@c", "https://h/pods?a=b@c"),
+            ("https://me:p@ss@h:1/pods", "https://CLASSIFIED@h:1/pods"),
+            ("http://me@h", "http://CLASSIFIED@h"),
+            ("h/pods", "h/pods"),
+        ] {
+            let shown = parse(&["agent", &format!("--manifest-url={given}")]).shown();
+            assert_eq!(shown["manifest-url"], want);
         }
     }
 }
