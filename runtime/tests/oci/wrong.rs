@@ -136,6 +136,7 @@ fn root_a_killed_create_leaves_its_cgroups_on_record() {
     assert!(!seen["cgroups"].as_array().unwrap().is_empty(), "{seen}");
 }
 
+/// On v1: on v2 the cgroups come first, and there is no process yet when they fail.
 #[test]
 fn root_a_process_ends_with_a_creation_whose_cgroups_fail() {
     let mut bundle = Bundle::new("true");

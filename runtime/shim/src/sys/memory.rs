@@ -61,7 +61,7 @@ pub fn warm_heap() {
         return;
     };
     let start = without_provenance_mut(start & !(PAGE - 1));
-    // SAFETY: what is mapped keeps its contents; what is not is passed over, and is an error.
+    // SAFETY: what is mapped keeps its contents, and at what is not it stops with an error.
     let _ = unsafe { madvise(start, HEAP, Advice::LinuxPopulateWrite) };
 }
 
@@ -78,10 +78,30 @@ mod tests {
         }
     }
 
+    fn end_of_heap() -> usize {
+        // SAFETY: it asks where the heap ends.
+        unsafe { libc::sbrk(0) as usize }
+    }
+
     #[test]
-    fn a_warm_heap_has_what_it_had() {
+    fn a_warm_heap_is_mapped_and_has_what_it_had() {
         let before: Vec<Vec<u8>> = (0..64).map(|byte| vec![byte; 3000]).collect();
-        warm_heap();
+        let end = loop {
+            // SAFETY: more heap, which nobody has used. Malloc knows that others ask for some, and does not use it.
+            unsafe { libc::sbrk(HEAP as libc::intptr_t) };
+            let end = end_of_heap();
+            warm_heap();
+            // Another thread may need more of it meanwhile.
+            if end_of_heap() == end {
+                break end;
+            }
+        };
+        let mut mapped = [0_u8; HEAP / PAGE];
+        let start = without_provenance_mut((end - HEAP) & !(PAGE - 1));
+        // SAFETY: it writes a byte for each page.
+        let asked = unsafe { libc::mincore(start, HEAP, mapped.as_mut_ptr()) };
+        assert_eq!(asked, 0);
+        assert!(mapped.iter().all(|page| page & 1 == 1), "{mapped:?}");
         assert!((0..64).zip(&before).all(|(byte, all)| *all == [byte; 3000]));
     }
 
