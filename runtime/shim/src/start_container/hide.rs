@@ -1,7 +1,8 @@
 //! Masked and read-only paths: kernel knobs that a container must not see or turn.
 //!
-//! A masked file is covered by the node's null device, verified by its number, never by the container's own
-//! /dev/null; a masked directory by one empty read-only directory, the same for all.
+//! A masked file is covered by a null device of the mount namespace that the container began in, the pod's or a copy of
+//! the node's, verified by its number, never by the container's own /dev/null; a masked directory by one empty read-only
+//! directory, the same for all.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;

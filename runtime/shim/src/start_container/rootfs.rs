@@ -193,12 +193,12 @@ pub(super) fn make_readonly(root: BorrowedFd<'_>) -> Result<()> {
     mount_setattr(root, false, attributes).doing(|| "make the root filesystem read-only")
 }
 
-/// Makes `root` the root of this mount namespace and lets go of the node's.
+/// Makes `root` the root of this mount namespace and lets go of what the namespace began with.
 pub(super) fn enter(root: BorrowedFd<'_>) -> Result<()> {
     fchdir(root).doing(|| "enter the root filesystem")?;
     // The old root ends up on top of the new one, where it can be detached without a directory for it.
     pivot_root(".", ".").doing(|| "pivot into the root filesystem")?;
-    unmount(".", UnmountFlags::DETACH).doing(|| "detach the node's filesystems")?;
+    unmount(".", UnmountFlags::DETACH).doing(|| "detach the old root")?;
     chdir("/").doing(|| "enter /")
 }
 

@@ -1,9 +1,9 @@
 //! The container's process between clone and exec.
 //!
 //! Order: sources that need the node's mount namespace; namespaces, the user namespace last; root filesystem and mounts,
-//! all below descriptors of it; /dev; masks; then the node's filesystems are let go, and what is left is the same as for
-//! an exec ([`become_process`]). On the way it waits once until the shim has put it into its v1 cgroups:
-//! before the cgroup namespace, which begins there.
+//! all below descriptors of it; /dev; masks; then the filesystems it began with, the pod's or a copy of the node's, are
+//! let go, and what is left is the same as for an exec ([`become_process`]). On the way it waits once until the shim has
+//! put it into its v1 cgroups: before the cgroup namespace, which begins there.
 //!
 //! The process is a fork of the single-threaded shim, so that it may allocate; nothing runs in it but this.
 
