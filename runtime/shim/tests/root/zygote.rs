@@ -70,7 +70,17 @@ fn with_zygote(pod: &Pod, container: &str) -> i32 {
     for _ in 0..2 {
         assert_eq!(said(pod, container, "echo up"), "up\n");
     }
-    zygote(pod).unwrap()
+    let zygote = zygote(pod).unwrap();
+    wait_for_rest(zygote);
+    zygote
+}
+
+/// Waits until it sleeps as it does without an order. Until a child has exec'd it cannot be interrupted.
+fn wait_for_rest(zygote: i32) {
+    wait_for("the zygote's rest", || {
+        let stat = fs::read_to_string(format!("/proc/{zygote}/stat")).unwrap();
+        stat.contains(") S ").then_some(())
+    });
 }
 
 /// Everything that a process can tell of itself and is not its own.
@@ -195,6 +205,32 @@ fn root_of_many_execs_at_once_each_is_answered() {
             assert_eq!(text, format!("{n}\n"));
         }
     }
+}
+
+#[test]
+fn root_one_missing_program_does_not_take_the_zygote_from_others() {
+    let pod = Pod::started();
+    pod.run(&sleeper(&pod, "c1"));
+    let first = with_zygote(&pod, "c1");
+    for _ in 0..5 {
+        assert!(matches!(run(&pod, "c1", &["foo"]).0, Reply::Failed { .. }));
+        assert_eq!(said(&pod, "c1", "echo still"), "still\n");
+    }
+    wait_for_rest(first);
+    kill(first, libc::SIGSTOP).unwrap();
+    let waiting = begin(&pod, "c1", "waiting", &["echo", "waited"]);
+    // It goes the long way, after what is before it.
+    assert_eq!(said(&pod, "c1", "echo other"), "other\n");
+    let terminate = pod.call(&Request::Kill {
+        id: "waiting".into(),
+        signal: 15,
+        all: true,
+    });
+    assert!(matches!(terminate, Reply::Failed { .. }), "{terminate:?}");
+    kill(first, libc::SIGCONT).unwrap();
+    let (reply, text) = waiting.end();
+    assert_eq!(reply, Reply::ExecExited { code: 0 });
+    assert_eq!(text, "waited\n");
 }
 
 #[test]
