@@ -12,6 +12,9 @@ use tokio::time::Instant;
 use super::spec;
 use crate::sinks::{PodDirectory, PodEntry};
 
+/// The owner of the set turns to its work at least once a minute, and never waits for anybody long.
+const LATE: Duration = Duration::from_secs(150);
+
 /// One pod.
 #[derive(Debug)]
 struct Entry {
@@ -30,9 +33,6 @@ pub struct Pods {
     /// When the owner of the set has last turned to its work.
     turned: Arc<Mutex<Option<Instant>>>,
 }
-
-/// The owner of the set turns to its work at least once a minute, and never waits for anybody long.
-const LATE: Duration = Duration::from_secs(150);
 
 impl Pods {
     /// Whether the owner of the set does its work; else what is wrong.

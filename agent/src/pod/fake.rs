@@ -85,6 +85,8 @@ pub(crate) struct State {
     pub(crate) written: u64,
     /// So many looks, at one pod or all, that fail.
     pub(crate) failing_lists: u32,
+    /// No look at all pods comes to an end.
+    pub(crate) hanging_lists: bool,
     /// So many stops that fail.
     pub(crate) failing_stops: u32,
     /// Why no pod can have a network.

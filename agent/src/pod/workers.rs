@@ -36,6 +36,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// Starts the pod core. It ends when `updates` is closed; the pods then go on without it.
 pub fn start(deps: Deps, updates: mpsc::Receiver<PodUpdate>) -> (Pods, JoinHandle<()>) {
     let pods = Pods::default();
+    // It may be stuck before its first turn.
+    pods.owner_turns();
     let allocations = deps.settings.pods_dir.with_file_name("allocations");
     // It ends with the runtime.
     let events = deps.runtime.oom_events();
@@ -102,6 +104,7 @@ impl Workers {
         while let Err(error) = self.find_running().await {
             warn!(error = chain(&error), "cannot list sandboxes");
             sleep(LOOK_AGAIN).await;
+            self.pods.owner_turns();
             if updates.is_closed() {
                 return;
             }

@@ -119,6 +119,9 @@ impl RuntimeService for Fake {
     }
 
     async fn list_pod_sandboxes(&self) -> Result<Vec<PodSandbox>> {
+        if self.state().hanging_lists {
+            std::future::pending::<()>().await;
+        }
         let mut state = self.state();
         if let Some(left) = state.failing_lists.checked_sub(1) {
             state.failing_lists = left;

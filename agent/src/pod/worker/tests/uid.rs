@@ -170,3 +170,17 @@ async fn a_pod_that_is_gone_gets_no_new_sandbox_though_nobody_can_look() {
     assert_eq!(calls(&node.fake.state(), &["run"]).len(), 1);
     assert_nothing_left(&node.fake.state());
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_is_stuck_in_its_first_look_is_not_well_and_one_that_looks_again_is() {
+    for (hanging_lists, failing_lists, is_well) in [(true, 0, false), (false, u32::MAX, true)] {
+        let fake = Fake::new();
+        fake.state().hanging_lists = hanging_lists;
+        fake.state().failing_lists = failing_lists;
+        let node = Node::start(&fake);
+        sleep(Duration::from_secs(100)).await;
+        assert_eq!(node.pods.health(), Ok(()));
+        sleep(Duration::from_secs(100)).await;
+        assert_eq!(node.pods.health().is_ok(), is_well);
+    }
+}
