@@ -138,12 +138,7 @@ impl Runtime {
         launcher.order(&order, &[listener.as_fd()])?;
         drop(listener);
         if later {
-            if let Err(error) = cgroups.make(self, record) {
-                record.pid = launcher.give_up();
-                return Err(error);
-            }
-            // One that has ended meanwhile has said why.
-            let _ = launcher.go_on();
+            launcher = self.make_late(&mut cgroups, launcher, record)?;
         }
         let master = follow(launcher, record, bundle, (options, &plan.create_runtime))?;
         record.started = start_time(record.pid).unwrap_or(0);
@@ -152,6 +147,22 @@ impl Runtime {
             write_pid(path, record.pid)?;
         }
         Ok(master)
+    }
+
+    /// Makes the cgroups while the container's process begins, which goes on in them.
+    fn make_late(
+        &self,
+        cgroups: &mut cgroups::Plan,
+        mut launcher: Launcher,
+        record: &mut Record,
+    ) -> Result<Launcher> {
+        if let Err(error) = cgroups.make(self, record) {
+            record.pid = launcher.give_up();
+            return Err(error);
+        }
+        // One that has ended meanwhile has said why.
+        let _ = launcher.go_on();
+        Ok(launcher)
     }
 
     /// Made when it is missing.
