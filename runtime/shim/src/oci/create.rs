@@ -4,7 +4,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use hanok_shim::hook::Hook;
 use hanok_shim::launch::CreateOrder;
-use hanok_shim::protocol::{ContainerSpec, MountSource, Namespace};
+use hanok_shim::protocol::{ContainerSpec, Mount, MountSource, Namespace};
 use hanok_shim::sys::clone::Cloned;
 use hanok_shim::sys::exec::exit_now;
 use hanok_shim::sys::mount::{Attributes, mount_setattr};
@@ -18,8 +18,9 @@ use crate::cgroup::{Cgroups, Entry};
 use crate::channel::{Line, Report};
 use crate::failure::{Doing, Failure, Result};
 use crate::host::Host;
+use crate::process::Stdio;
 use crate::start_container::{Child, check};
-use crate::users::make_mapped;
+use crate::users::{Users, make_mapped};
 
 /// What a container of `hanok oci` has beside that of a pod.
 #[derive(Debug)]
@@ -78,17 +79,9 @@ pub(super) fn create(
     order: CreateOrder,
     mut fds: Vec<OwnedFd>,
 ) -> Result<()> {
+    check_order(&order)?;
+    let (users, stdio) = users_and_streams(host, &order)?;
     let spec = order.container;
-    check(&spec)?;
-    let of_pod =
-        |mount: &hanok_shim::protocol::Mount| matches!(mount.source, MountSource::Shm { .. });
-    if spec.mounts.iter().any(of_pod) {
-        return Err(Failure::invalid("there is no pod"));
-    }
-    if order.users.is_some() && order.mount_namespace != Namespace::New {
-        let message = "a user namespace needs a mount namespace of its own";
-        return Err(Failure::invalid(message));
-    }
     let listener = fds.pop();
     let listener = listener.ok_or_else(|| Failure::invalid("the order has no socket"))?;
     let bundle = Bundle {
@@ -101,30 +94,13 @@ pub(super) fn create(
         announce_prepared: order.announce_prepared,
         create_hooks: order.create_hooks,
     };
-    let stdio = match spec.tty {
-        true => None,
-        false => Some(own_stdio()?),
-    };
-    let users = match &order.users {
-        Some(maps) => Some(make_mapped(host, [&maps.uids, &maps.gids], maps.root)?),
-        None => None,
-    };
-    if let (Some(users), Some(stdio)) = (&users, &stdio) {
-        for fd in [&stdio.stdin, &stdio.stdout, &stdio.stderr] {
-            users.hand_over(fd)?;
-        }
-    }
     let cgroups = Cgroups::new(&spec.cgroups);
     let entry = match order.cgroups_later {
         true => Entry::default(),
         false => cgroups.entry()?,
     };
     let (line, child_line) = Line::pair().doing(|| "make a channel")?;
-    // With a user namespace, which must own it, a PID namespace comes later.
-    let pids = match &spec.namespaces.pid {
-        Namespace::New if users.is_some() => &Namespace::Host,
-        other => other,
-    };
+    let pids = pids_at_clone(&spec, users.as_ref());
     let cloned = clone_into(pids, entry.at_clone())?;
     let Cloned::Parent { pid, pidfd } = cloned else {
         // Or the end of the launcher would not be seen on the channel.
@@ -154,4 +130,44 @@ pub(super) fn create(
         false => entry.join(pid),
     };
     caller.follow(&line, join, (pid, pidfd), Last::Gate)
+}
+
+/// What can be wrong with an order before anything is done.
+fn check_order(order: &CreateOrder) -> Result<()> {
+    check(&order.container)?;
+    let of_pod = |mount: &Mount| matches!(mount.source, MountSource::Shm { .. });
+    if order.container.mounts.iter().any(of_pod) {
+        return Err(Failure::invalid("there is no pod"));
+    }
+    if order.users.is_some() && order.mount_namespace != Namespace::New {
+        let message = "a user namespace needs a mount namespace of its own";
+        return Err(Failure::invalid(message));
+    }
+    Ok(())
+}
+
+/// With a user namespace, which must own it, a PID namespace comes later.
+fn pids_at_clone<'a>(spec: &'a ContainerSpec, users: Option<&Users>) -> &'a Namespace {
+    match &spec.namespaces.pid {
+        Namespace::New if users.is_some() => &Namespace::Host,
+        other => other,
+    }
+}
+
+/// The user namespace if there is to be one, and our streams, which its root may open again.
+fn users_and_streams(host: &Host, order: &CreateOrder) -> Result<(Option<Users>, Option<Stdio>)> {
+    let stdio = match order.container.tty {
+        true => None,
+        false => Some(own_stdio()?),
+    };
+    let users = match &order.users {
+        Some(maps) => Some(make_mapped(host, [&maps.uids, &maps.gids], maps.root)?),
+        None => None,
+    };
+    if let (Some(users), Some(stdio)) = (&users, &stdio) {
+        for fd in [&stdio.stdin, &stdio.stdout, &stdio.stderr] {
+            users.hand_over(fd)?;
+        }
+    }
+    Ok((users, stdio))
 }
