@@ -109,8 +109,13 @@ fn runs(status: &ContainerStatus) -> Vec<(&str, i32, bool)> {
     if !last.is_empty() && last != current {
         found.push((last, status.restart_count - 1, true));
     }
-    if !current.is_empty() {
-        let ended = terminated(&status.state).is_some() || last == current;
+    // What is created and not started has no log yet.
+    let running = status
+        .state
+        .as_ref()
+        .and_then(|state| state.running.as_ref());
+    let ended = terminated(&status.state).is_some() || last == current;
+    if !current.is_empty() && (ended || running.is_some()) {
         found.push((current, status.restart_count, ended));
     }
     found
@@ -192,6 +197,24 @@ fn content(line: &str) -> &str {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_run_is_followed_once_it_has_started() {
+        let mut status = json!({"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "containerID": "hanok://a", "state": {"waiting": {"reason": "ContainerCreating"}}});
+        let told = |status: &serde_json::Value| {
+            let status: ContainerStatus = serde_json::from_value(status.clone()).expect("a status");
+            runs(&status)
+                .into_iter()
+                .map(|(_, _, ended)| ended)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(told(&status), [] as [bool; 0]);
+        status["state"] = json!({"running": {}});
+        assert_eq!(told(&status), [false]);
+        status["state"] = json!({"terminated": {"exitCode": 0}});
+        assert_eq!(told(&status), [true]);
+    }
 
     #[test]
     fn both_runs_of_a_restarted_container_are_told() {
