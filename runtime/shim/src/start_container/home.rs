@@ -74,10 +74,7 @@ impl Home {
         };
         drop(child_line);
         let namespace = match line.receive() {
-            Ok(Received::Report(Report::Executing, _)) => {
-                open_host(&format!("/proc/{pid}/ns/mnt"), OFlags::RDONLY)
-                    .doing(|| "open the pod's mount namespace")
-            }
+            Ok(Received::Report(Report::Executing, _)) => host.open_namespace(pid, "mnt"),
             Ok(Received::Report(Report::Failed { kind, message }, _)) => {
                 Err(Failure { kind, message })
             }

@@ -35,6 +35,15 @@ fn late_cgroups(pod: &mut Pod) -> Vec<String> {
     made.map(|dir| format!("{dir}/late")).collect()
 }
 
+/// Makes them, says so, and gives the answer.
+fn tell_of_cgroups(spec: &ContainerSpec, client: &mut Client, pipe: &mut PipeWriter) -> Reply {
+    for dir in &spec.cgroups {
+        fs::create_dir(dir).unwrap();
+    }
+    pipe.write_all(&[1]).unwrap();
+    client.reply().unwrap()
+}
+
 /// Where the container's process that waits has mounts, as soon as there is one at a place with this end.
 fn mounts_of_start(pod: &Pod, end: &str) -> Vec<String> {
     wait_for("a mount of it", || {
@@ -75,11 +84,7 @@ fn root_a_container_joins_cgroups_that_are_made_after_its_birth() {
     let mut spec = pod.spec("c1", &["sleep", "1000"]);
     spec.cgroups = late_cgroups(&mut pod);
     let (mut client, mut pipe) = begin(&pod, &spec);
-    for dir in &spec.cgroups {
-        fs::create_dir(dir).unwrap();
-    }
-    pipe.write_all(&[1]).unwrap();
-    let reply = client.reply().unwrap();
+    let reply = tell_of_cgroups(&spec, &mut client, &mut pipe);
     if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
         // There it would have had to be born in it.
         assert_eq!(failure(reply).0, FailureKind::Invalid);
@@ -187,11 +192,7 @@ fn root_a_receiving_volume_has_what_the_node_mounts_while_the_start_waits() {
     for volume in &below {
         fs::write(volume.0.join("word"), "here\n").unwrap();
     }
-    for dir in &spec.cgroups {
-        fs::create_dir(dir).unwrap();
-    }
-    pipe.write_all(&[1]).unwrap();
-    let reply = client.reply().unwrap();
+    let reply = tell_of_cgroups(&spec, &mut client, &mut pipe);
     if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
         // There it would have had to be born in it.
         assert_eq!(failure(reply).0, FailureKind::Invalid);
