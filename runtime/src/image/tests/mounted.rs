@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use tokio::time::timeout;
 
-use super::build::two_layers;
+use super::build::{Built, two_layers};
 use super::imports::{layout_files, write_layout};
 use super::*;
 use crate::container::rootfs::RootfsSource as _;
@@ -25,13 +25,19 @@ impl Drop for Unmounted {
     }
 }
 
-#[tokio::test]
-async fn root_a_mounted_image_is_read_only_and_keeps_its_layers_until_it_is_unmounted() {
+/// A store with an image of two layers.
+async fn imported() -> (Built, tempfile::TempDir, Images) {
     let built = two_layers();
     let layout = tempfile::tempdir().unwrap();
     write_layout(layout.path(), &layout_files(&built, "example.com/app:1"));
     let (root, images) = store();
     images.import(layout.path(), None).await.unwrap();
+    (built, root, images)
+}
+
+#[tokio::test]
+async fn root_a_mounted_image_is_read_only_and_keeps_its_layers_until_it_is_unmounted() {
+    let (built, root, images) = imported().await;
     let target = root.path().join("pods/one/volume");
     let _guard = Unmounted(target.clone());
     for _ in 0..2 {
@@ -62,11 +68,7 @@ async fn root_a_mounted_image_is_read_only_and_keeps_its_layers_until_it_is_unmo
 
 #[tokio::test]
 async fn root_a_mount_that_nobody_waits_for_leaves_nothing_once_it_is_unmounted() {
-    let built = two_layers();
-    let layout = tempfile::tempdir().unwrap();
-    write_layout(layout.path(), &layout_files(&built, "example.com/app:1"));
-    let (root, images) = store();
-    images.import(layout.path(), None).await.unwrap();
+    let (built, root, images) = imported().await;
     let target = root.path().join("pods/one/volume");
     let _guard = Unmounted(target.clone());
     // Nobody prepares anything as long as somebody collects.
