@@ -20,6 +20,7 @@ for what in "$@"; do
     demo) packages+=(busybox-static iproute2 nftables) ;;
     test)
         packages+=(busybox-static iproute2 nftables curl ca-certificates util-linux bsdutils conmon)
+        packages+=(containernetworking-plugins)
         programs+=(usr/bin/docker-registry)
         trees+=(target/containerd)
         ;;

@@ -42,7 +42,13 @@ impl Real {
             dir.path().join("data").display()
         );
         std::fs::write(&config, text).unwrap();
-        let child = Command::new("docker-registry")
+        // Where e2e/install.sh unpacks it.
+        let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bin/docker-registry");
+        let program = match unpacked.exists() {
+            true => unpacked,
+            false => "docker-registry".into(),
+        };
+        let child = Command::new(program)
             .arg("serve")
             .arg(&config)
             .stdin(Stdio::null())
