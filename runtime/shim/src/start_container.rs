@@ -12,6 +12,7 @@ mod dev;
 mod hide;
 mod home;
 mod mounts;
+mod place;
 mod rootfs;
 mod setup;
 pub(crate) mod users;

@@ -3,7 +3,7 @@
 //! A copy of the node's would have every mount of the node, each of which takes time to copy and to let go of again, and
 //! is busy meanwhile. This one has a place for a root filesystem, what covers masked paths, and the pod's /dev/shm: one
 //! tmpfs that its containers share and nobody else sees. What a container's process needs of the node it
-//! opens before it goes there.
+//! opens before it goes there, or comes back for.
 //!
 //! The shim holds it by descriptor. (A detached /dev/shm would do without, but cannot be cloned before Linux 6.15; a
 //! mount in the node's namespace would be everybody's.)
@@ -18,9 +18,10 @@ use hanok_shim::sys::mount::{
 };
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use rustix::mount::{OpenTreeFlags, open_tree};
-use rustix::process::{Pid, WaitOptions, chroot, fchdir, waitpid};
+use rustix::process::{Pid, WaitOptions, waitpid};
 
 use super::mounts::{TMPFS, attach, new_filesystem};
+use super::place::Place;
 use super::rootfs;
 use crate::channel::{Line, Received, Report};
 use crate::failure::{Doing, Failure, Result};
@@ -100,15 +101,11 @@ impl Home {
     }
 
     /// In a container's process that goes on in another mount namespace: a clone of /dev/shm, detached.
-    pub(super) fn visit_for_shm(&self) -> Result<OwnedFd> {
-        let back = open_host("/proc/self/ns/mnt", OFlags::RDONLY).doing(|| "open own namespace")?;
-        let root = open_host("/", OFlags::PATH).doing(|| "open /")?;
+    pub(super) fn visit_for_shm(&self, host: &Host) -> Result<OwnedFd> {
+        let back = Place::here(host)?;
         self.enter()?;
         let clone = clone_shm();
-        setns(&back, ns::MNT).doing(|| "come back from the pod's mount namespace")?;
-        // The way back ends in the namespace's root, which need not be where the shim's root is.
-        fchdir(&root).doing(|| "enter /")?;
-        chroot(".").doing(|| "enter /")?;
+        back.enter()?;
         clone
     }
 }

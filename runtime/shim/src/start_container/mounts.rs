@@ -49,34 +49,40 @@ const PROC_FILES: [&str; 10] = [
     "sys/kernel/ns_last_pid",
 ];
 
-/// Sources that must be opened before a copy of the node's mount namespace is made: binds that send mounts back to the
-/// node (afterwards everything only receives), and the pod's /dev/shm.
-pub(super) fn open_early(mounts: &[Mount], home: Option<&Home>) -> Result<Vec<Option<OwnedFd>>> {
+/// The pod's /dev/shm, for a container that goes on in another mount namespace than the pod's.
+pub(super) fn open_shm(
+    host: &Host,
+    mounts: &[Mount],
+    home: Option<&Home>,
+) -> Result<Vec<Option<OwnedFd>>> {
     let open = |mount: &Mount| match &mount.source {
         MountSource::Shm { .. } => {
             let home = home.ok_or_else(|| Failure::system("the shim holds no /dev/shm"))?;
-            home.visit_for_shm().map(Some)
+            home.visit_for_shm(host).map(Some)
         }
-        source if is_bind(source) && mount.propagation == SHARED => open_bind(source).map(Some),
         _ => Ok(None),
     };
     mounts.iter().map(open).collect()
 }
 
-/// All that is of the node, before its mount namespace is left.
+/// All that is of the node, before its mount namespace is left, but what is [opened in its turn](propagates).
 pub(super) fn open_binds(mounts: &[Mount]) -> Result<Vec<Option<OwnedFd>>> {
-    let open = |mount: &Mount| match is_bind(&mount.source) {
+    let open = |mount: &Mount| match is_bind(&mount.source) && !propagates(mount) {
         true => open_bind(&mount.source).map(Some),
         false => Ok(None),
     };
     mounts.iter().map(open).collect()
 }
 
-/// Whether a mount takes what the node mounts below it. Detached, it would miss that: it must be opened in its turn, in
-/// a copy of the node's mount namespace that receives everything until then.
-pub(super) fn any_receives(mounts: &[Mount]) -> bool {
-    let receives = |mount: &Mount| is_bind(&mount.source) && mount.propagation == SLAVE;
-    mounts.iter().any(receives)
+/// Whether a mount takes what the node mounts below it. Detached, it would miss that, so it is opened at the last
+/// moment.
+pub(super) fn propagates(mount: &Mount) -> bool {
+    is_bind(&mount.source) && matches!(mount.propagation, SLAVE | SHARED)
+}
+
+/// Whether it also sends mounts to the node, which needs a clone of what is mounted there, and not of a slave.
+pub(super) fn sends(mount: &Mount) -> bool {
+    is_bind(&mount.source) && mount.propagation == SHARED
 }
 
 /// Whether a source is a path of the node.

@@ -19,6 +19,7 @@ use rustix::system::sethostname;
 
 use super::hide::Covers;
 use super::home::{self, Home};
+use super::place::Place;
 use super::{cgroup_view, dev, hide, mounts, no_sandbox, rootfs, users};
 use crate::channel::Line;
 use crate::failure::{Doing, Failure, Result};
@@ -52,6 +53,8 @@ struct Ready {
     root: OwnedFd,
     /// Sources that are open already, by mount.
     sources: Vec<Option<OwnedFd>>,
+    /// Where those are that are opened in their turn; none when they are where the process is.
+    node: Option<Place>,
     covers: Covers,
     /// The process is in its cgroups and their namespace.
     joined: bool,
@@ -73,39 +76,35 @@ impl Child<'_> {
         setsid().doing(|| "begin a session")?;
         // Modes of what is made in the root filesystem are meant as they are written.
         rustix::process::umask(rustix::fs::Mode::empty());
-        let Ready {
-            root,
-            sources,
-            covers,
-            mut joined,
-        } = match self.users {
+        let mut ready = match self.users {
             Some(users) => self.cross_over(users)?,
             None => self.stay()?,
         };
-        self.mount_all(root.as_fd(), sources, &mut joined)?;
-        dev::fill(root.as_fd(), &self.spec.mounts, &self.spec.devices)?;
+        self.mount_all(&mut ready)?;
+        let (root, joined) = (ready.root.as_fd(), &mut ready.joined);
+        dev::fill(root, &self.spec.mounts, &self.spec.devices)?;
         let stdio = match stdio {
             Some(stdio) => stdio,
-            None => self.open_console(root.as_fd())?,
+            None => self.open_console(root)?,
         };
-        make_cwd(root.as_fd(), &self.spec.process.cwd)?;
+        make_cwd(root, &self.spec.process.cwd)?;
         if let Some(bundle) = self.bundle {
-            self.join_cgroups(&mut joined)?;
+            self.join_cgroups(joined)?;
             bundle.prepared(self.line)?;
         }
-        hide::make_readonly(root.as_fd(), &self.spec.readonly_paths)?;
-        covers.mask(root.as_fd(), &self.spec.masked_paths)?;
-        self.join_cgroups(&mut joined)?;
+        hide::make_readonly(root, &self.spec.readonly_paths)?;
+        ready.covers.mask(root, &self.spec.masked_paths)?;
+        self.join_cgroups(joined)?;
         match self.shares_mounts() {
-            true => rootfs::change_root(root.as_fd())?,
-            false => rootfs::enter(root.as_fd())?,
+            true => rootfs::change_root(root)?,
+            false => rootfs::enter(root)?,
         }
         if self.spec.readonly_rootfs {
-            rootfs::make_readonly(root.as_fd())?;
+            rootfs::make_readonly(root)?;
         }
         self.set_names()?;
         if let Some(bundle) = self.bundle {
-            bundle.apply(root.as_fd(), self.spec)?;
+            bundle.apply(root, self.spec)?;
         }
         if self.users.is_none() {
             set_limits_and_label(self.host, &self.spec.process)?;
@@ -116,14 +115,15 @@ impl Child<'_> {
     /// On the node's users: everything is done by its root, in the container's own namespaces.
     fn stay(&self) -> Result<Ready> {
         match self.home {
-            Some(home) if !mounts::any_receives(&self.spec.mounts) => self.begin_at(home),
-            _ => self.begin_in_a_copy(),
+            Some(home) => self.begin_at(home),
+            None => self.begin_in_a_copy(),
         }
     }
 
-    /// In a copy of the pod's mount namespace, with all that is of the node opened before.
+    /// In a copy of the pod's mount namespace, with all that is of the node opened before, or a way back to it.
     fn begin_at(&self, home: &Home) -> Result<Ready> {
         let sources = mounts::open_binds(&self.spec.mounts)?;
+        let node = self.way_back()?;
         let root = rootfs::open(&self.spec.rootfs, self.label, &self.host.rootfs_mount)?;
         self.join_namespaces()?;
         home.enter()?;
@@ -132,15 +132,16 @@ impl Child<'_> {
         Ok(Ready {
             root,
             sources,
+            node,
             covers: Covers::open_at_home()?,
             joined: false,
         })
     }
 
-    /// In a copy of the node's mount namespace, which takes what the node mounts meanwhile and where hooks find it, or
-    /// in one that others use too.
+    /// In a copy of the node's mount namespace, where hooks find what is mounted, or in one that others use too.
     fn begin_in_a_copy(&self) -> Result<Ready> {
-        let sources = mounts::open_early(&self.spec.mounts, self.home)?;
+        let sources = self.spec.mounts.iter().map(|_| None).collect();
+        let node = self.way_back()?;
         self.join_namespaces()?;
         unshare(self.new_namespaces()).doing(|| "make namespaces")?;
         if !self.shares_mounts() {
@@ -151,9 +152,24 @@ impl Child<'_> {
         Ok(Ready {
             root,
             sources,
+            node,
             covers: Covers::open(self.host)?,
             joined: false,
         })
+    }
+
+    /// To the node's mount namespace, if a mount needs it.
+    fn way_back(&self) -> Result<Option<Place>> {
+        let needed = self.spec.mounts.iter().any(|mount| self.goes_back(mount));
+        needed.then(|| Place::here(self.host)).transpose()
+    }
+
+    /// Whether the source of a mount is opened in its turn, and where the process came from.
+    fn goes_back(&self, mount: &Mount) -> bool {
+        match self.home {
+            Some(_) => mounts::propagates(mount),
+            None => mounts::sends(mount),
+        }
     }
 
     /// Into the pod's user namespace. What only the node's root may do comes before: other namespaces joined, volumes
@@ -161,14 +177,22 @@ impl Child<'_> {
     /// their places by the pod's root.
     fn cross_over(&self, users: &Users) -> Result<Ready> {
         let host = self.host;
-        let early = mounts::open_early(&self.spec.mounts, self.home)?;
+        let early = mounts::open_shm(host, &self.spec.mounts, self.home)?;
         self.join_namespaces()?;
         unshare(ns::MNT).doing(|| "make a mount namespace")?;
         receive_only()?;
+        let permit = || self.line.wait_for_permit().doing(|| "join the cgroups");
+        let patient = self.spec.mounts.iter().any(mounts::propagates);
+        if patient {
+            // What is opened, detached, misses what the node mounts meanwhile: not while others make the cgroups.
+            permit()?;
+        }
         let sources = users::open_sources(users, self.spec, self.label, early)?;
         let root = users::rootfs(users, &self.spec.rootfs, self.label, &host.rootfs_mount)?;
         set_limits_and_label(host, &self.spec.process)?;
-        self.line.wait_for_permit().doing(|| "join the cgroups")?;
+        if !patient {
+            permit()?;
+        }
         let pid_namespace = match self.spec.namespaces.pid {
             Namespace::New => true,
             Namespace::Pod | Namespace::Path(_) => false,
@@ -188,6 +212,7 @@ impl Child<'_> {
         Ok(Ready {
             root,
             sources,
+            node: None,
             covers,
             joined,
         })
@@ -255,12 +280,9 @@ impl Child<'_> {
         }
     }
 
-    fn mount_all(
-        &self,
-        root: BorrowedFd<'_>,
-        early: Vec<Option<OwnedFd>>,
-        joined: &mut bool,
-    ) -> Result<()> {
+    fn mount_all(&self, ready: &mut Ready) -> Result<()> {
+        let (root, joined) = (ready.root.as_fd(), &mut ready.joined);
+        let early = std::mem::take(&mut ready.sources);
         // Where labels and sysctls are written, whether or not something is mounted there; a mount looks for itself.
         for name in ["proc", "sys"] {
             if !self
@@ -279,12 +301,44 @@ impl Child<'_> {
                 continue;
             }
             let is_early = early.is_some();
-            mounts::place(root, self.host, mount, &source(mount, early, self.label)?)?;
+            let source = self.source(mount, early, ready.node.as_ref())?;
+            mounts::place(root, self.host, mount, &source)?;
             if is_early && self.bundle.is_some() {
                 mounts::renew(root, mount)?;
             }
         }
         Ok(())
+    }
+
+    fn source(
+        &self,
+        mount: &Mount,
+        early: Option<OwnedFd>,
+        node: Option<&Place>,
+    ) -> Result<OwnedFd> {
+        if let Some(early) = early {
+            return Ok(early);
+        }
+        let label = self.label;
+        match &mount.source {
+            source @ (MountSource::Bind { .. } | MountSource::BindBelow { .. }) => match node {
+                Some(node) if self.goes_back(mount) => {
+                    node.visit(self.host, || mounts::open_bind(source))
+                }
+                _ => mounts::open_bind(source),
+            },
+            MountSource::Filesystem { fstype, options } => {
+                mounts::new_filesystem(fstype, options, 0, label)
+            }
+            MountSource::CopyUp { options } => {
+                mounts::new_filesystem(mounts::TMPFS, options, 0, label)
+            }
+            MountSource::Shm { .. } => home::clone_shm(),
+            MountSource::Cgroup => Err(Failure::system(format!(
+                "no source for mount {}",
+                mount.destination
+            ))),
+        }
     }
 
     /// Waits until the shim has done its part, once, and begins the cgroup namespace there.
@@ -337,24 +391,4 @@ pub(crate) fn receive_only() -> Result<()> {
         ..Attributes::default()
     };
     mount_setattr(&slash, true, slave).doing(|| "make mounts slaves of the node's")
-}
-
-fn source(mount: &Mount, early: Option<OwnedFd>, label: Option<&str>) -> Result<OwnedFd> {
-    if let Some(early) = early {
-        return Ok(early);
-    }
-    match &mount.source {
-        MountSource::Bind { .. } | MountSource::BindBelow { .. } => {
-            mounts::open_bind(&mount.source)
-        }
-        MountSource::Filesystem { fstype, options } => {
-            mounts::new_filesystem(fstype, options, 0, label)
-        }
-        MountSource::CopyUp { options } => mounts::new_filesystem(mounts::TMPFS, options, 0, label),
-        MountSource::Shm { .. } => home::clone_shm(),
-        MountSource::Cgroup => Err(Failure::system(format!(
-            "no source for mount {}",
-            mount.destination
-        ))),
-    }
 }

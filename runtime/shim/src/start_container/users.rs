@@ -23,7 +23,7 @@ pub(super) fn open_sources(
     early: Vec<Option<OwnedFd>>,
 ) -> Result<Vec<Option<OwnedFd>>> {
     let open = |(mount, early): (&Mount, Option<OwnedFd>)| {
-        if early.is_some() && mount.propagation != SHARED {
+        if early.is_some() {
             return Ok(early);
         }
         match &mount.source {

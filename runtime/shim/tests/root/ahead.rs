@@ -167,26 +167,27 @@ fn root_a_container_begins_without_the_nodes_mounts() {
     assert_eq!(others.collect::<Vec<_>>(), [] as [&String; 0]);
 }
 
-#[test]
-fn root_a_receiving_volume_has_what_the_node_mounts_while_the_start_waits() {
-    let mut pod = Pod::started();
+/// A volume that propagates, before all other mounts and behind them: on v1 the latter is mounted when the cgroups are
+/// there. What the node mounts below them meanwhile is there too.
+fn assert_has_what_is_mounted_meanwhile(pod: &mut Pod, propagation: u64) {
     let mut volumes = Vec::new();
-    let mut spec = pod.spec("c1", &["cat", "/received/below/word", "/deep/below/word"]);
-    for (at, name) in [(0, "received"), (spec.mounts.len() + 1, "deep")] {
+    let mut spec = pod.spec("c1", &["cat", "/first/below/word", "/last/below/word"]);
+    for (at, name) in [(0, "first"), (spec.mounts.len() + 1, "last")] {
         let volume = Mounted::shared(pod.path(&format!("{name}-volume")));
         fs::create_dir(volume.0.join("below")).unwrap();
         let source = MountSource::Bind {
             path: volume.0.to_str().unwrap().into(),
             recursive: true,
         };
-        let mut receives = mount(&format!("/{name}"), source, 0);
-        receives.propagation = libc::MS_SLAVE;
-        spec.mounts.insert(at, receives);
+        let mut propagates = mount(&format!("/{name}"), source, 0);
+        propagates.propagation = propagation;
+        spec.mounts.insert(at, propagates);
         volumes.push(volume);
     }
-    spec.cgroups = late_cgroups(&mut pod);
-    let (mut client, mut pipe) = begin(&pod, &spec);
-    mounts_of_start(&pod, "/received");
+    spec.cgroups = late_cgroups(pod);
+    let (mut client, mut pipe) = begin(pod, &spec);
+    // In a copy of the pod's mount namespace.
+    mounts_of_start(pod, "/rootfs/first");
     let below = volumes.iter().map(|volume| volume.0.join("below"));
     let below: Vec<Mounted> = below.map(Mounted::shared).collect();
     for volume in &below {
@@ -204,4 +205,14 @@ fn root_a_receiving_volume_has_what_the_node_mounts_while_the_start_waits() {
     for dir in &spec.cgroups {
         wait_for("an empty cgroup", || fs::remove_dir(dir).ok());
     }
+}
+
+#[test]
+fn root_a_receiving_volume_has_what_the_node_mounts_while_the_start_waits() {
+    assert_has_what_is_mounted_meanwhile(&mut Pod::started(), libc::MS_SLAVE);
+}
+
+#[test]
+fn root_a_shared_volume_has_what_the_node_mounts_while_the_start_waits() {
+    assert_has_what_is_mounted_meanwhile(&mut Pod::started(), libc::MS_SHARED);
 }
