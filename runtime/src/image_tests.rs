@@ -2,6 +2,8 @@
 
 #[path = "image/tests/build.rs"]
 mod build;
+#[path = "image/tests/collecting.rs"]
+mod collecting;
 #[path = "image/tests/imports.rs"]
 mod imports;
 #[path = "image/tests/mounted.rs"]

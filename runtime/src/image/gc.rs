@@ -45,14 +45,14 @@ impl Lock {
     }
 }
 
-/// Collects now if nobody adds; else whoever adds will when done, see [`if_pending`].
+/// Collects now if nobody adds; else whoever adds will when done, see [`Later`].
 pub(crate) async fn collect(core: &Arc<Core>) -> Result<(), ImageError> {
     core.gc_pending.store(true, Ordering::SeqCst);
     if_pending(core).await
 }
 
 /// Collects if somebody wanted to and could not.
-pub(crate) async fn if_pending(core: &Arc<Core>) -> Result<(), ImageError> {
+async fn if_pending(core: &Arc<Core>) -> Result<(), ImageError> {
     if !core.gc_pending.load(Ordering::SeqCst) {
         return Ok(());
     }
@@ -72,6 +72,10 @@ pub(super) struct Later(pub(super) Arc<Core>);
 
 impl Drop for Later {
     fn drop(&mut self) {
+        // Who wants to from now on can.
+        if !self.0.gc_pending.load(Ordering::SeqCst) {
+            return;
+        }
         // An agent that ends collects when it is back.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;

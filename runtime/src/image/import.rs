@@ -107,6 +107,8 @@ impl Images {
         let (core, path) = (Arc::clone(&self.core), path.to_owned());
         let images = tokio::task::spawn_blocking(move || {
             let _entered = span.entered();
+            // After the lock, and also when nobody waits for this any more.
+            let _collecting = gc::Later(Arc::clone(&core));
             let images = import(&core, &path, name.as_ref());
             drop(lock);
             images

@@ -41,12 +41,11 @@ impl Images {
             };
             pull.instrument(span).boxed()
         };
+        // Also when this is dropped, and after the lock: the last of those who share a pull.
+        let _collecting = gc::Later(Arc::clone(&self.core));
         let outcome = self.core.pulls.join(key, begin).0.await;
         if self.core.unpack_on_pull {
             self.sync_later();
-        }
-        if let Err(error) = gc::if_pending(&self.core).await {
-            tracing::warn!(error = text_of(&error), "cannot collect unused images");
         }
         outcome.map_err(|error| api::Error::Pull {
             reference: shown,

@@ -65,21 +65,19 @@ impl Images {
 
     /// Makes a container's root filesystem from an image, unpacking what is missing.
     pub async fn prepare_rootfs(&self, container: &str, image: &str) -> Result<Rootfs, ImageError> {
-        let prepared = self.prepare_locked(container, image).await;
-        // Whoever wanted to collect meanwhile could not.
-        if let Err(error) = gc::if_pending(&self.core).await {
-            tracing::warn!(error = text_of(&error), "cannot collect unused images");
-        }
-        prepared
-    }
-
-    async fn prepare_locked(&self, container: &str, image: &str) -> Result<Rootfs, ImageError> {
         let (name, id) = (container.to_owned(), image.to_owned());
-        // The usual case, everything unpacked, takes one turn on a blocking thread.
-        let ready = self.query(move |core| prepare_unpacked(core, &name, &id));
+        // The usual case, everything unpacked, takes one turn on a blocking thread, which goes on when this is dropped.
+        let collecting = gc::Later(Arc::clone(&self.core));
+        let ready = self.query(move |core| {
+            let ready = prepare_unpacked(core, &name, &id);
+            drop(collecting);
+            ready
+        });
         if let Some(rootfs) = ready.await? {
             return Ok(rootfs);
         }
+        // Also when this is dropped, and after the lock.
+        let _collecting = gc::Later(Arc::clone(&self.core));
         let _lock = self.core.lock().await?;
         let layers = self.ensure(image).await?;
         let container = container.to_owned();

@@ -3,13 +3,11 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::time::Duration;
 
 use serde_json::json;
 
 use super::build::{Built, descriptor, gzip, image, tar, two_layers};
 use super::*;
-use crate::image::gc::Lock;
 use crate::image::manifest::OCI_MANIFEST;
 
 pub(super) fn layout_files(built: &Built, name: &str) -> Vec<(String, Vec<u8>)> {
@@ -227,35 +225,4 @@ fn root_what_is_strange_in_the_store_is_no_reason_not_to_open_it() {
         let left = fs::read_dir(root.path().join(swept)).unwrap().count();
         assert_eq!(left, 0, "{swept}");
     }
-}
-
-#[tokio::test]
-async fn what_nobody_needs_goes_also_when_it_is_wanted_during_an_unpack_that_is_dropped() {
-    let scratch = tempfile::tempdir().unwrap();
-    write_layout(
-        scratch.path(),
-        &layout_files(&two_layers(), "example.com/app:1"),
-    );
-    let (root, images) = store();
-    let found = images.import(scratch.path(), None).await.unwrap();
-    // Whoever unpacks gets no further than this.
-    images.core.permits.forget_permits(PARALLEL_LAYERS);
-    let (own, id) = (images.clone(), found[0].id.clone());
-    let unpacking = tokio::spawn(async move { own.unpack(&id).await });
-    until(|| Lock::alone(root.path()).unwrap().is_none()).await;
-    images.remove_image("example.com/app:1").await.unwrap();
-    let blobs = || images.core.content.list().unwrap().len();
-    assert_ne!(blobs(), 0);
-    unpacking.abort();
-    until(|| blobs() == 0).await;
-}
-
-async fn until(condition: impl Fn() -> bool) {
-    let wait = async {
-        while !condition() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    let waited = tokio::time::timeout(Duration::from_secs(10), wait).await;
-    waited.expect("it comes about");
 }

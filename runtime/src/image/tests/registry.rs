@@ -226,3 +226,9 @@ pub(super) fn endless() -> Response<Body> {
     let parts = futures::stream::repeat_with(move || Ok(Frame::data(spaces.clone())));
     Response::new(BodyExt::boxed(StreamBody::new(parts)))
 }
+
+/// A body that does not begin.
+pub(super) fn silent() -> Response<Body> {
+    let parts = futures::stream::pending();
+    Response::new(BodyExt::boxed(StreamBody::new(parts)))
+}
