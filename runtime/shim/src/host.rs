@@ -3,7 +3,7 @@
 
 use std::ffi::CStr;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +11,9 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, major, minor,
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use crate::failure::{Doing, Failure, Result};
+
+/// Bytes that a file of procfs seldom exceeds.
+const ROOM: usize = 2 << 10;
 
 /// The node's side of every container.
 #[derive(Debug)]
@@ -65,7 +68,13 @@ impl Host {
     /// Reads a file of the verified procfs.
     pub(crate) fn read_proc(&self, path: &str) -> Result<String> {
         let file = open_beneath(&self.procfs, path, OFlags::RDONLY)?;
-        std::io::read_to_string(fs::File::from(file)).doing(|| format!("read /proc/{path}"))
+        // procfs tells no size, so a file is not asked for one, and into a small buffer little is read at once.
+        let mut text = String::with_capacity(ROOM);
+        fs::File::from(file)
+            .take(u64::MAX)
+            .read_to_string(&mut text)
+            .doing(|| format!("read /proc/{path}"))?;
+        Ok(text)
     }
 
     /// Opens a namespace of a process.

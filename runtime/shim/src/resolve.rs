@@ -4,6 +4,7 @@
 //! and permissions are applied to that. Links inside the root are followed within it; links of procfs
 //! (`/proc/self/fd/...`) never.
 
+use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -98,6 +99,27 @@ pub(crate) fn ensure(root: BorrowedFd<'_>, path: &Path, kind: Kind) -> Result<Ow
     Err(Errno::LOOP).doing(|| format!("make {}", path.display()))
 }
 
+/// Where something can be mounted.
+#[derive(Debug)]
+pub(crate) enum Target {
+    /// It was there.
+    Found(OwnedFd),
+    /// It is new: a name in a directory, and no link.
+    New(OwnedFd, OsString),
+}
+
+/// As [`ensure`], for a mount, which need not open what is new.
+pub(crate) fn ensure_target(root: BorrowedFd<'_>, path: &Path, kind: Kind) -> Result<Target> {
+    let found = match lookup(root, path) {
+        Err(Errno::NOENT) => create_last(root, path, kind),
+        done => done.map(|found| Some(Target::Found(found))),
+    };
+    match found.doing(|| format!("make {}", path.display()))? {
+        Some(place) => Ok(place),
+        None => ensure(root, path, kind).map(Target::Found),
+    }
+}
+
 enum Made {
     Found(OwnedFd),
     /// On the way is a link to nothing; this is the path with the link replaced by its target.
@@ -150,41 +172,49 @@ fn try_ensure(root: BorrowedFd<'_>, path: &Path, kind: Kind) -> rustix::io::Resu
 /// Makes what is missing at the end of a path whose directory is there, as it usually is. None when it is not, or when
 /// there is a link, which takes a closer look.
 fn make_last(root: BorrowedFd<'_>, path: &Path, kind: Kind) -> rustix::io::Result<Option<OwnedFd>> {
+    match create_last(root, path, kind)? {
+        Some(Target::New(dir, name)) => open_made(dir.as_fd(), Path::new(&name), kind).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// The same without a look at it afterwards.
+fn create_last(
+    root: BorrowedFd<'_>,
+    path: &Path,
+    kind: Kind,
+) -> rustix::io::Result<Option<Target>> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(None);
     };
-    let made = lookup(root, parent).and_then(|dir| make(dir.as_fd(), Path::new(name), kind));
+    let made = lookup(root, parent).and_then(|dir| {
+        create(dir.as_fd(), Path::new(name), kind)?;
+        Ok(Target::New(dir, name.to_owned()))
+    });
     match made {
         Err(Errno::NOENT | Errno::EXIST) => Ok(None),
         done => done.map(Some),
     }
 }
 
+/// Makes a directory or an empty file and opens it; `EEXIST` when something is there.
 fn make(parent: BorrowedFd<'_>, name: &Path, kind: Kind) -> rustix::io::Result<OwnedFd> {
-    match kind {
-        Kind::File => make_file(parent, name),
-        Kind::Directory => make_dir(parent, name),
+    create(parent, name, kind)?;
+    open_made(parent, name, kind)
+}
+
+fn create(parent: BorrowedFd<'_>, name: &Path, kind: Kind) -> rustix::io::Result<()> {
+    if kind == Kind::Directory {
+        return mkdirat(parent, name, Mode::from_raw_mode(0o755));
     }
-}
-
-/// Makes a directory and opens it; `EEXIST` when something is there.
-fn make_dir(parent: BorrowedFd<'_>, name: &Path) -> rustix::io::Result<OwnedFd> {
-    mkdirat(parent, name, Mode::from_raw_mode(0o755))?;
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat(parent, name, flags, Mode::empty())
-}
-
-/// Makes an empty file and opens it; `EEXIST` when something is there.
-fn make_file(parent: BorrowedFd<'_>, name: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::WRONLY;
-    let made = openat(parent, name, flags, Mode::from_raw_mode(0o644))?;
-    drop(made);
-    openat(
-        parent,
-        name,
-        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
+    openat(parent, name, flags, Mode::from_raw_mode(0o644)).map(drop)
+}
+
+fn open_made(parent: BorrowedFd<'_>, name: &Path, kind: Kind) -> rustix::io::Result<OwnedFd> {
+    let mut flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    flags.set(OFlags::DIRECTORY, kind == Kind::Directory);
+    openat(parent, name, flags, Mode::empty())
 }
 
 /// Opens a directory directly below the root that must not be a link (`/proc`, `/sys`, `/dev`), and makes it
@@ -201,7 +231,7 @@ pub(crate) fn real_dir(root: BorrowedFd<'_>, name: &str) -> Result<OwnedFd> {
         resolve,
     );
     let dir = match opened {
-        Err(Errno::NOENT) => make_dir(root, Path::new(name)),
+        Err(Errno::NOENT) => make(root, Path::new(name), Kind::Directory),
         done => done,
     };
     let dir = dir.doing(|| format!("open {path}, which must be a real directory"))?;

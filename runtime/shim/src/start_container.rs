@@ -72,7 +72,9 @@ impl Shim {
         };
         drop((child_line, stdio));
         let key = self.new_key();
-        let watched = self.watch_start(key, pid, &line, &entry, cgroups_later.as_ref());
+        let watched = self
+            .let_in(key, pid, &line, &entry, cgroups_later.as_ref())
+            .and_then(|()| self.watch_reports(key, &line, spec.tty));
         io.stdin_once = spec.stdin_once;
         let start = Start {
             line,
@@ -137,8 +139,8 @@ impl Shim {
         exec::exit_now(1)
     }
 
-    /// Joins a container's process to its cgroups, or waits until they are made, and takes what it reports.
-    fn watch_start(
+    /// Joins a container's process to its cgroups, or waits until they are made.
+    fn let_in(
         &self,
         key: u64,
         pid: i32,
@@ -149,13 +151,22 @@ impl Shim {
         match cgroups_later {
             None => {
                 entry.join(pid)?;
-                line.permit().doing(|| "wake the container")?;
+                line.permit().doing(|| "wake the container")
             }
-            Some(pipe) => self.await_cgroups(key, pipe)?,
+            Some(pipe) => self.await_cgroups(key, pipe),
         }
-        let token = Token::ContainerSetup(key);
+    }
+
+    /// Takes what a container's process reports. A terminal is opened and a user namespace entered with us; anybody else
+    /// has nothing to say that could not wait for the end of file, which always wakes, and goes on sooner when each report
+    /// need not wake us.
+    fn watch_reports(&self, key: u64, line: &Line, tty: bool) -> Result<()> {
+        let interest = match tty || self.users.is_some() {
+            true => Interest::READ,
+            false => Interest::NONE,
+        };
         self.poller
-            .add(line, token, Interest::READ)
+            .add(line, Token::ContainerSetup(key), interest)
             .doing(|| "watch the container")
     }
 

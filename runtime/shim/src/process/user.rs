@@ -6,7 +6,7 @@
 //! CVE-2026-30892).
 
 use std::io::Read;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use hanok_shim::protocol::{Process, User};
@@ -64,9 +64,10 @@ pub(super) fn known(spec: &Process) -> Option<ResolvedUser> {
 
 /// Looks the user up in the files of the root that this process sees.
 pub(super) fn resolve(user: &User) -> Result<ResolvedUser> {
-    let passwd = read("/etc/passwd")?;
+    let root = root()?;
+    let passwd = read(&root, "/etc/passwd")?;
     // Only names need the group file.
-    let group = || read("/etc/group");
+    let group = || read(&root, "/etc/group");
     resolve_in(user, &passwd, group)
 }
 
@@ -217,8 +218,7 @@ fn unique(groups: &mut Vec<u32>) {
 }
 
 /// A file of the container; empty when there is none.
-fn read(path: &str) -> Result<String> {
-    let root = root()?;
+fn read(root: &OwnedFd, path: &str) -> Result<String> {
     // A fifo must not block, a terminal must not become ours.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = match resolve::open(root.as_fd(), Path::new(path), flags) {
@@ -231,7 +231,9 @@ fn read(path: &str) -> Result<String> {
             "the container's {path} is not a regular file"
         )));
     }
-    let mut bytes = Vec::new();
+    // With room for one more, or the end would be looked for in a piece of its own.
+    let size = u64::try_from(stat.st_size).unwrap_or(0).min(MAX_FILE);
+    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0) + 1);
     std::fs::File::from(file)
         .take(MAX_FILE + 1)
         .read_to_end(&mut bytes)

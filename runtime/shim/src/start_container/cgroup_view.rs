@@ -3,13 +3,16 @@
 //! The mounts are made after the process was put into its cgroups and into a cgroup namespace, so that each
 //! tree begins at the container's own directory.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::ffi::CString;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use hanok_shim::protocol::Mount;
-use rustix::fs::{Mode, OFlags, mkdirat, openat, symlinkat};
+use hanok_shim::sys::mount::{Attributes, mount_setattr};
+use rustix::fs::{Mode, mkdirat, symlinkat};
+use rustix::mount::{MountFlags, MoveMountFlags, mount as mount_by_path, move_mount};
+use rustix::process::{chdir, fchdir};
 
-use super::mounts::{attach, new_filesystem, place};
+use super::mounts::{self, Source, new_filesystem, place};
 use crate::failure::{Doing, Result};
 use crate::host::Host;
 
@@ -20,16 +23,31 @@ struct Hierarchy {
     options: Vec<(String, String)>,
 }
 
-/// Mounts it.
+/// Who else can reach into the mount namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Neighbours {
+    /// Nobody: it is new.
+    None,
+    /// Those who use it too.
+    Some,
+}
+
+/// Mounts it. May leave the process in `/`.
 pub(super) fn mount(
     root: BorrowedFd<'_>,
     host: &Host,
     mount: &Mount,
     label: Option<&str>,
+    neighbours: Neighbours,
 ) -> Result<()> {
     let hierarchies = v1_hierarchies(&host.read_proc("self/cgroup")?);
     if hierarchies.is_empty() {
-        return place(root, host, mount, &new_filesystem("cgroup2", &[], 0, None)?);
+        return place(
+            root,
+            host,
+            mount,
+            &Source::new(mount, ("cgroup2", &[]), None)?,
+        );
     }
     let option = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     let base = new_filesystem(
@@ -40,30 +58,68 @@ pub(super) fn mount(
     )?;
     // Made while it is still writable, mounted on once it is in place: a detached tree takes no mounts
     // before Linux 6.15.
-    let directories = hierarchies
-        .iter()
-        .map(|h| make_directory(&base, h))
-        .collect::<Result<Vec<OwnedFd>>>()?;
-    place(root, host, mount, &base)?;
-    for (hierarchy, directory) in hierarchies.iter().zip(&directories) {
-        let tree = new_filesystem("cgroup", &hierarchy.options, mount.attr_set, None)?;
-        attach(tree.as_fd(), directory.as_fd())
-            .doing(|| format!("mount the cgroup tree of {}", hierarchy.name))?;
+    for hierarchy in &hierarchies {
+        make_directory(&base, hierarchy)?;
     }
-    Ok(())
+    let base = Source::from(base);
+    place(root, host, mount, &base)?;
+    let base = base.tree();
+    match neighbours {
+        Neighbours::None => mount_by_name(base, &hierarchies, mount.attr_set),
+        Neighbours::Some => mount_by_descriptor(base, &hierarchies, mount.attr_set),
+    }
 }
 
-fn make_directory(base: &OwnedFd, hierarchy: &Hierarchy) -> Result<OwnedFd> {
-    let name = Path::new(&hierarchy.name);
-    let doing = || format!("make a directory for cgroup {}", hierarchy.name);
+fn make_directory(base: &OwnedFd, hierarchy: &Hierarchy) -> Result<()> {
+    let name = hierarchy.name.as_str();
+    let doing = || format!("make a directory for cgroup {name}");
     mkdirat(base, name, Mode::from_raw_mode(0o755)).doing(doing)?;
-    if hierarchy.options.len() > 1 && hierarchy.name.contains(',') {
+    if hierarchy.options.len() > 1 && name.contains(',') {
         for (controller, _) in &hierarchy.options {
             symlinkat(name, base, controller.as_str()).doing(doing)?;
         }
     }
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat(base, name, flags, Mode::empty()).doing(doing)
+    Ok(())
+}
+
+/// One call for each tree, where a mount by descriptor takes eight. mount(2) would follow a link, so it is for a directory
+/// that nobody but this process can reach.
+fn mount_by_name(base: &OwnedFd, hierarchies: &[Hierarchy], attributes: u64) -> Result<()> {
+    fchdir(base).doing(|| "enter the directory of the cgroup trees")?;
+    for hierarchy in hierarchies {
+        let name = hierarchy.name.as_str();
+        let doing = || format!("mount the cgroup tree of {name}");
+        let options = hierarchy
+            .options
+            .iter()
+            .map(|(key, value)| match value.as_str() {
+                "" => key.clone(),
+                value => format!("{key}={value}"),
+            });
+        let options = CString::new(options.collect::<Vec<_>>().join(","));
+        let options = options.map_err(std::io::Error::from).doing(doing)?;
+        // Not read-only yet: here that would be the whole filesystem's, which is the node's too.
+        let flags = MountFlags::empty();
+        mount_by_path("cgroup", name, "cgroup", flags, Some(options.as_c_str())).doing(doing)?;
+    }
+    let all = Attributes {
+        set: attributes,
+        clear: mounts::to_clear(attributes),
+        ..Attributes::default()
+    };
+    mount_setattr(base, true, all).doing(|| "restrict the cgroup trees")?;
+    chdir("/").doing(|| "leave the directory of the cgroup trees")
+}
+
+fn mount_by_descriptor(base: &OwnedFd, hierarchies: &[Hierarchy], attributes: u64) -> Result<()> {
+    for hierarchy in hierarchies {
+        let tree = new_filesystem("cgroup", &hierarchy.options, attributes, None)?;
+        // One component, and a link in its place is not followed.
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        move_mount(&tree, "", base, hierarchy.name.as_str(), flags)
+            .doing(|| format!("mount the cgroup tree of {}", hierarchy.name))?;
+    }
+    Ok(())
 }
 
 /// The v1 hierarchies that the process is in; none on v2.

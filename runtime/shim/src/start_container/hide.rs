@@ -31,25 +31,28 @@ const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags:
 pub(super) struct Covers {
     null: OwnedFd,
     empty: OwnedFd,
+    /// Both are read-only and private, and so are their clones.
+    are_sealed: bool,
 }
 
 impl Covers {
     /// Opens them in a copy of the node's mount namespace; the null device that the host holds is of that itself.
     pub(super) fn open(host: &Host) -> Result<Self> {
-        Self::open_at("/dev/null", &host.empty_dir)
+        Self::open_at("/dev/null", &host.empty_dir, false)
     }
 
     /// Opens them in a copy of the pod's.
     pub(super) fn open_at_home() -> Result<Self> {
-        Self::open_at(home::NULL, Path::new(home::EMPTY))
+        Self::open_at(home::NULL, Path::new(home::EMPTY), true)
     }
 
-    fn open_at(null: &str, directory: &Path) -> Result<Self> {
+    fn open_at(null: &str, directory: &Path, are_sealed: bool) -> Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(Self {
             null: open_null_at(null, OFlags::PATH)?,
             empty: rustix::fs::open(directory, flags, Mode::empty())
                 .doing(|| format!("open {}", directory.display()))?,
+            are_sealed,
         })
     }
 
@@ -66,7 +69,9 @@ impl Covers {
             };
             let flags = CLONE | OpenTreeFlags::AT_EMPTY_PATH;
             let cover = open_tree(cover, "", flags).doing(doing)?;
-            mount_setattr(&cover, false, READONLY).doing(doing)?;
+            if !self.are_sealed {
+                mount_setattr(&cover, false, READONLY).doing(doing)?;
+            }
             attach(cover.as_fd(), target.as_fd()).doing(doing)?;
         }
         Ok(())

@@ -166,13 +166,19 @@ fn make_dir(base: &OwnedFd, path: &str) -> rustix::io::Result<OwnedFd> {
     openat(base, name, flags, Mode::empty())
 }
 
-/// What covers masked files: a mount of its own, so that it can be cloned there.
+/// What covers masked files: a mount of its own, read-only, so that it can be cloned there as it is.
 fn make_null(base: &OwnedFd) -> Result<()> {
     let null = open_null(OFlags::PATH)?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH;
     let clone = open_tree(&null, "", flags).doing(|| "clone the null device")?;
+    let sealed = Attributes {
+        set: ATTR_RDONLY,
+        propagation: PRIVATE,
+        ..Attributes::default()
+    };
+    mount_setattr(&clone, false, sealed).doing(|| "seal the null device")?;
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
     let place = openat(
         base,

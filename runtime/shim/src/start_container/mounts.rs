@@ -20,7 +20,7 @@ use super::home::Home;
 use super::rootfs::log_of;
 use crate::failure::{Doing, Failure, Result};
 use crate::host::Host;
-use crate::resolve::{self, Kind, open_host};
+use crate::resolve::{self, Kind, Target, open_host};
 
 /// The filesystem of [`MountSource::CopyUp`].
 pub(super) const TMPFS: &str = "tmpfs";
@@ -163,21 +163,72 @@ pub(crate) fn new_filesystem(
     Ok(mounted)
 }
 
+/// What is mounted, detached.
+#[derive(Debug)]
+pub(super) struct Source {
+    tree: OwnedFd,
+    /// Whether it was made with all that the mount asks for.
+    is_complete: bool,
+}
+
+impl Source {
+    /// The new filesystem of a mount.
+    pub(super) fn new(
+        mount: &Mount,
+        (fstype, options): (&str, &[(String, String)]),
+        label: Option<&str>,
+    ) -> Result<Self> {
+        // Ids are mapped by the node's root, and a label may be written to the filesystem's root.
+        let is_complete =
+            mount.propagation == 0 && mount.attr_set & ATTR_IDMAP == 0 && label.is_none();
+        let attributes = if is_complete { mount.attr_set } else { 0 };
+        Ok(Self {
+            tree: new_filesystem(fstype, options, attributes, label)?,
+            is_complete,
+        })
+    }
+
+    pub(super) fn tree(&self) -> &OwnedFd {
+        &self.tree
+    }
+}
+
+/// One that has no attributes yet.
+impl From<OwnedFd> for Source {
+    fn from(tree: OwnedFd) -> Self {
+        Self {
+            tree,
+            is_complete: false,
+        }
+    }
+}
+
 /// Attributes and propagation, then the move onto the destination.
 pub(super) fn place(
     root: BorrowedFd<'_>,
     host: &Host,
     mount: &Mount,
-    source: &OwnedFd,
+    source: &Source,
 ) -> Result<()> {
-    let destination = destination(root, mount, source)?;
+    let Source { tree, is_complete } = source;
+    let destination = destination(root, mount, tree)?;
     let name = || format!("mount {}", mount.destination);
-    if let MountSource::CopyUp { .. } = mount.source {
+    if let (MountSource::CopyUp { .. }, Target::Found(destination)) = (&mount.source, &destination)
+    {
         let doing = || format!("copy what is at {}", mount.destination);
-        copy_up(host, &destination, source).doing(doing)?;
+        copy_up(host, destination, tree).doing(doing)?;
     }
-    apply_attributes(mount, source).doing(name)?;
-    attach(source.as_fd(), destination.as_fd()).doing(name)
+    if !is_complete {
+        apply_attributes(mount, tree).doing(name)?;
+    }
+    match destination {
+        Target::Found(found) => attach(tree.as_fd(), found.as_fd()),
+        // Whatever another container puts in its place meanwhile, a link is not followed.
+        Target::New(dir, name) => {
+            move_mount(tree, "", dir, name, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        }
+    }
+    .doing(name)
 }
 
 /// Mounts once more what was [placed](place) from a source that was opened early, so that the list of mounts has the
@@ -219,12 +270,6 @@ pub(super) fn name_of(source: &MountSource) -> String {
 }
 
 fn apply_attributes(mount: &Mount, source: &OwnedFd) -> rustix::io::Result<()> {
-    // The access time attributes are a field, not bits: to set one, all must be cleared.
-    let atime = if mount.attr_set & ATTR_ATIME != 0 {
-        ATTR_ATIME
-    } else {
-        0
-    };
     let propagation = Attributes {
         propagation: match mount.propagation {
             0 => PRIVATE,
@@ -235,7 +280,7 @@ fn apply_attributes(mount: &Mount, source: &OwnedFd) -> rustix::io::Result<()> {
     let attributes = Attributes {
         // Ids are mapped by the node's root, before this.
         set: mount.attr_set & !ATTR_IDMAP,
-        clear: mount.attr_clear | atime,
+        clear: mount.attr_clear | to_clear(mount.attr_set),
         ..propagation
     };
     // Propagation is of the whole tree, attributes only where that is asked for.
@@ -243,6 +288,14 @@ fn apply_attributes(mount: &Mount, source: &OwnedFd) -> rustix::io::Result<()> {
         mount_setattr(source, true, propagation)?;
     }
     mount_setattr(source, mount.attr_recursive, attributes)
+}
+
+/// What must be cleared for attributes to be set: those of the access time are a field and not bits, so all of it for one.
+pub(super) fn to_clear(set: u64) -> u64 {
+    match set & ATTR_ATIME {
+        0 => 0,
+        _ => ATTR_ATIME,
+    }
 }
 
 /// Whether a source may be more than one mount.
@@ -260,7 +313,7 @@ fn is_tree(source: &MountSource) -> bool {
 }
 
 /// The destination, made when it is missing, as what the source is.
-fn destination(root: BorrowedFd<'_>, mount: &Mount, source: &OwnedFd) -> Result<OwnedFd> {
+fn destination(root: BorrowedFd<'_>, mount: &Mount, source: &OwnedFd) -> Result<Target> {
     let path = resolve::check(&mount.destination)?;
     if !matches!(mount.propagation, 0 | SLAVE | SHARED | UNBINDABLE) {
         let message = format!(
@@ -270,15 +323,20 @@ fn destination(root: BorrowedFd<'_>, mount: &Mount, source: &OwnedFd) -> Result<
         return Err(Failure::invalid(message));
     }
     if let Some(name) = real_place(mount) {
-        return resolve::real_dir(root, name);
+        return resolve::real_dir(root, name).map(Target::Found);
     }
     let kind = match mount.source {
         MountSource::Filesystem { .. } => Kind::Directory,
         _ => resolve::kind_of(source)?,
     };
-    let found = resolve::ensure(root, path, kind)?;
-    refuse_proc(mount, path, source, &found)?;
-    Ok(found)
+    let target = resolve::ensure_target(root, path, kind)?;
+    // Nothing can be made in procfs; in an empty /proc of the image it can, and is refused as well.
+    match &target {
+        Target::Found(found) => refuse_proc(mount, path, source, found)?,
+        Target::New(dir, _) if path.starts_with("/proc") => refuse_proc(mount, path, source, dir)?,
+        Target::New(..) => {}
+    }
+    Ok(target)
 }
 
 /// Whether what is mounted goes to a directory directly below the root that must not be a link, and is this one.

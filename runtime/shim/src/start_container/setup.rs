@@ -3,7 +3,8 @@
 //! Order: sources that need the node's mount namespace; namespaces, the user namespace last; root filesystem and mounts,
 //! all below descriptors of it; /dev; masks; then the filesystems it began with, the pod's or a copy of the node's, are
 //! let go, and what is left is the same as for an exec ([`become_process`]). On the way it waits once until the shim has
-//! put it into its v1 cgroups: before the cgroup namespace, which begins there.
+//! put it into its v1 cgroups: before the cgroup namespace, which begins there, and so before the view of the cgroups,
+//! which comes last where nothing else depends on it.
 //!
 //! The process is a fork of the single-threaded shim, so that it may allocate; nothing runs in it but this.
 
@@ -17,8 +18,10 @@ use rustix::fs::OFlags;
 use rustix::process::setsid;
 use rustix::system::sethostname;
 
+use super::cgroup_view::Neighbours;
 use super::hide::Covers;
 use super::home::{self, Home};
+use super::mounts::Source;
 use super::place::Place;
 use super::{cgroup_view, dev, hide, mounts, no_sandbox, rootfs, users};
 use crate::channel::Line;
@@ -80,7 +83,7 @@ impl Child<'_> {
             Some(users) => self.cross_over(users)?,
             None => self.stay()?,
         };
-        self.mount_all(&mut ready)?;
+        let views = self.mount_all(&mut ready)?;
         let (root, joined) = (ready.root.as_fd(), &mut ready.joined);
         dev::fill(root, &self.spec.mounts, &self.spec.devices)?;
         let stdio = match stdio {
@@ -94,10 +97,13 @@ impl Child<'_> {
         }
         hide::make_readonly(root, &self.spec.readonly_paths)?;
         ready.covers.mask(root, &self.spec.masked_paths)?;
-        self.join_cgroups(joined)?;
         match self.shares_mounts() {
             true => rootfs::change_root(root)?,
             false => rootfs::enter(root)?,
+        }
+        self.join_cgroups(joined)?;
+        for view in views {
+            self.mount_view(root, view)?;
         }
         if self.spec.readonly_rootfs {
             rootfs::make_readonly(root)?;
@@ -280,7 +286,9 @@ impl Child<'_> {
         }
     }
 
-    fn mount_all(&self, ready: &mut Ready) -> Result<()> {
+    /// Everything but the views of cgroups that can be mounted when the shim has done its part, which takes as long.
+    fn mount_all(&self, ready: &mut Ready) -> Result<Vec<&Mount>> {
+        let mut views = Vec::new();
         let (root, joined) = (ready.root.as_fd(), &mut ready.joined);
         let early = std::mem::take(&mut ready.sources);
         // Where labels and sysctls are written, whether or not something is mounted there; a mount looks for itself.
@@ -296,8 +304,12 @@ impl Child<'_> {
         }
         for (mount, early) in self.spec.mounts.iter().zip(early) {
             if mount.source == MountSource::Cgroup {
+                if !*joined && self.comes_last(mount) {
+                    views.push(mount);
+                    continue;
+                }
                 self.join_cgroups(joined)?;
-                cgroup_view::mount(root, self.host, mount, self.label)?;
+                self.mount_view(root, mount)?;
                 continue;
             }
             let is_early = early.is_some();
@@ -307,7 +319,31 @@ impl Child<'_> {
                 mounts::renew(root, mount)?;
             }
         }
-        Ok(())
+        Ok(views)
+    }
+
+    /// Whether a view of the cgroups can be mounted after everything else: nothing is to be done below it, and no hook
+    /// looks at the mounts on the way.
+    fn comes_last(&self, view: &Mount) -> bool {
+        let spec = self.spec;
+        let mounts = spec
+            .mounts
+            .iter()
+            .filter(|mount| !std::ptr::eq(*mount, view));
+        let hidden = spec.masked_paths.iter().chain(&spec.readonly_paths);
+        let mut others = mounts
+            .map(|mount| &mount.destination)
+            .chain(hidden)
+            .chain([&spec.process.cwd]);
+        self.bundle.is_none() && !others.any(|path| Path::new(path).starts_with(&view.destination))
+    }
+
+    fn mount_view(&self, root: BorrowedFd<'_>, view: &Mount) -> Result<()> {
+        let neighbours = match self.shares_mounts() {
+            true => Neighbours::Some,
+            false => Neighbours::None,
+        };
+        cgroup_view::mount(root, self.host, view, self.label, neighbours)
     }
 
     fn source(
@@ -315,12 +351,12 @@ impl Child<'_> {
         mount: &Mount,
         early: Option<OwnedFd>,
         node: Option<&Place>,
-    ) -> Result<OwnedFd> {
+    ) -> Result<Source> {
         if let Some(early) = early {
-            return Ok(early);
+            return Ok(early.into());
         }
         let label = self.label;
-        match &mount.source {
+        let tree = match &mount.source {
             source @ (MountSource::Bind { .. } | MountSource::BindBelow { .. }) => match node {
                 Some(node) if self.goes_back(mount) => {
                     node.visit(self.host, || mounts::open_bind(source))
@@ -328,8 +364,9 @@ impl Child<'_> {
                 _ => mounts::open_bind(source),
             },
             MountSource::Filesystem { fstype, options } => {
-                mounts::new_filesystem(fstype, options, 0, label)
+                return Source::new(mount, (fstype, options), label);
             }
+            // Read-only it is once it is filled.
             MountSource::CopyUp { options } => {
                 mounts::new_filesystem(mounts::TMPFS, options, 0, label)
             }
@@ -338,7 +375,8 @@ impl Child<'_> {
                 "no source for mount {}",
                 mount.destination
             ))),
-        }
+        };
+        tree.map(Source::from)
     }
 
     /// Waits until the shim has done its part, once, and begins the cgroup namespace there.

@@ -44,19 +44,30 @@ fn tell_of_cgroups(spec: &ContainerSpec, client: &mut Client, pipe: &mut PipeWri
     client.reply().unwrap()
 }
 
-/// Where the container's process that waits has mounts, as soon as there is one at a place with this end.
-fn mounts_of_start(pod: &Pod, end: &str) -> Vec<String> {
-    wait_for("a mount of it", || {
+/// Waits until the places where the container's process has mounts are as they should be.
+fn await_mounts(pod: &Pod, wanted: impl Fn(&[String]) -> bool) {
+    wait_for("the mounts of it", || {
         let children = format!("/proc/{0}/task/{0}/children", pod.shim_pid);
         let children = fs::read_to_string(children).ok()?;
         children.split_whitespace().find_map(|pid| {
             let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
             let places = mounts.lines().filter_map(|line| line.split(' ').nth(4));
             let places: Vec<String> = places.map(str::to_owned).collect();
-            let found = places.iter().any(|place| place.ends_with(end));
-            found.then_some(places)
+            wanted(&places).then_some(())
         })
     })
+}
+
+/// Whether the container's own mounts are all that there are.
+fn has_entered(spec: &ContainerSpec, places: &[String]) -> bool {
+    places.iter().all(|place| {
+        let mut mounts = spec.mounts.iter();
+        place == "/" || mounts.any(|mount| Path::new(place).starts_with(&mount.destination))
+    })
+}
+
+fn has(places: &[String], place: &str) -> bool {
+    places.iter().any(|one| one == place)
 }
 
 /// A filesystem that the node mounts, until it is dropped.
@@ -158,17 +169,14 @@ fn root_a_container_begins_without_the_nodes_mounts() {
     spec.mounts.insert(0, mount("/data", bind(&volume), 0));
     spec.cgroups = late_cgroups(&mut pod);
     let (_client, _pipe) = begin(&pod, &spec);
-    // It mounts what does not depend on its cgroups, and waits for them.
-    let places = mounts_of_start(&pod, "/rootfs/data");
-    let of_pod = ["/", "/null", "/shm"];
-    let others = places.iter().filter(|place| {
-        !of_pod.contains(&place.as_str()) && !Path::new(place).starts_with("/rootfs")
+    // It mounts what does not depend on its cgroups, enters its root, and waits for them.
+    await_mounts(&pod, |places| {
+        has_entered(&spec, places) && has(places, "/data")
     });
-    assert_eq!(others.collect::<Vec<_>>(), [] as [&String; 0]);
 }
 
-/// A volume that propagates, before all other mounts and behind them: on v1 the latter is mounted when the cgroups are
-/// there. What the node mounts below them meanwhile is there too.
+/// A volume that propagates, before all other mounts and behind them. What the node mounts below them meanwhile is there
+/// too.
 fn assert_has_what_is_mounted_meanwhile(pod: &mut Pod, propagation: u64) {
     let mut volumes = Vec::new();
     let mut spec = pod.spec("c1", &["cat", "/first/below/word", "/last/below/word"]);
@@ -186,8 +194,10 @@ fn assert_has_what_is_mounted_meanwhile(pod: &mut Pod, propagation: u64) {
     }
     spec.cgroups = late_cgroups(pod);
     let (mut client, mut pipe) = begin(pod, &spec);
-    // In a copy of the pod's mount namespace.
-    mounts_of_start(pod, "/rootfs/first");
+    // Both are in a copy of the pod's mount namespace before it waits.
+    await_mounts(pod, |places| {
+        has_entered(&spec, places) && ["/first", "/last"].iter().all(|volume| has(places, volume))
+    });
     let below = volumes.iter().map(|volume| volume.0.join("below"));
     let below: Vec<Mounted> = below.map(Mounted::shared).collect();
     for volume in &below {
