@@ -4,6 +4,8 @@
 //! The steps are the runtime's spans. A container beside those of other runtimes is in the bench `runtime`.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench")]
 
+#[path = "../copied_program.rs"]
+mod copied_program;
 #[path = "../tests/pod/fakes.rs"]
 mod fakes;
 #[path = "../tests/pod/rig.rs"]

@@ -9,6 +9,8 @@ mod rig;
 mod change;
 #[path = "oci/confine.rs"]
 mod confine;
+#[path = "../copied_program.rs"]
+mod copied_program;
 #[path = "oci/life.rs"]
 mod life;
 #[path = "../static_programs.rs"]

@@ -8,6 +8,8 @@
 mod adopt;
 #[path = "pod/confine.rs"]
 mod confine;
+#[path = "../copied_program.rs"]
+mod copied_program;
 #[cfg(target_arch = "x86_64")]
 #[expect(dead_code, reason = "the rest is for the tests of the shim")]
 #[path = "../shim/tests/root/elf.rs"]

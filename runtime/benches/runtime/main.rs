@@ -13,6 +13,8 @@
 //! Nothing is left behind: containers, cgroups, network namespaces, files.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench")]
 
+#[path = "../../copied_program.rs"]
+mod copied_program;
 #[path = "../../tests/pod/fakes.rs"]
 mod fakes;
 #[path = "../../tests/pod/rig.rs"]

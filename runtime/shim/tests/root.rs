@@ -10,6 +10,8 @@ mod ahead;
 mod attach;
 #[path = "root/canary.rs"]
 mod canary;
+#[path = "../../copied_program.rs"]
+mod copied_program;
 #[cfg(target_arch = "x86_64")]
 #[path = "root/copy_up.rs"]
 mod copy_up;

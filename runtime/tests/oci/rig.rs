@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use hanok_runtime::oci::{CreateOptions, ExecOptions, OciError, Runtime, Status};
 use serde_json::{Value, json};
 
+use crate::copied_program::copy_program;
 use crate::static_programs::programs;
 
 /// Longest wait for anything, also in a machine that is emulated.
@@ -144,7 +145,7 @@ fn populate(root: &Path) {
     for dir in ["bin", "etc", "proc", "sys", "dev", "tmp"] {
         fs::create_dir_all(root.join(dir)).unwrap();
     }
-    fs::copy("/bin/busybox", root.join("bin/busybox")).unwrap();
+    copy_program(Path::new("/bin/busybox"), &root.join("bin/busybox"));
     for applet in [
         "sh", "cat", "echo", "sleep", "true", "id", "ls", "grep", "mknod", "mount", "umount",
         "hostname", "touch", "dd",

@@ -15,6 +15,7 @@ use hanok_runtime::sandbox::network::{NetworkError, NetworkRequest, PodNetwork};
 use hanok_runtime::spec::ImageFacts;
 use hanok_shim::protocol::Rootfs;
 
+use crate::copied_program::copy_program;
 use crate::rig::{IMAGE, cgroups_below};
 
 /// How long a slow DEL takes: longer than an agent waits for it at its start.
@@ -221,7 +222,7 @@ pub(crate) fn populate(root: &Path) {
     for dir in ["bin", "etc", "proc", "sys", "dev", "tmp"] {
         fs::create_dir(root.join(dir)).unwrap();
     }
-    fs::copy("/bin/busybox", root.join("bin/busybox")).unwrap();
+    copy_program(Path::new("/bin/busybox"), &root.join("bin/busybox"));
     for applet in [
         "sh", "cat", "echo", "sleep", "true", "false", "id", "ls", "nc", "kill", "grep", "mknod",
         "mount", "hostname", "env", "pwd", "unshare", "head", "tail", "dd", "stat", "touch",

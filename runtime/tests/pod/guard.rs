@@ -8,6 +8,7 @@ use std::process::Command;
 
 use hanok_runtime::api::{Mount, NamespaceMode, Propagation, RuntimeService};
 
+use crate::copied_program::copy_program;
 use crate::rig::Rig;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -17,7 +18,7 @@ async fn root_a_set_user_id_program_gains_nothing_without_privilege_escalation()
     fs::create_dir(&shared).unwrap();
     // This applet of busybox begins by saying whether it is root.
     let program = shared.join("passwd");
-    fs::copy("/bin/busybox", &program).unwrap();
+    copy_program(Path::new("/bin/busybox"), &program);
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
     let sandbox = rig.sandbox().await.id;
     let mut config = rig.script("c", "/shared/passwd nobody-of-this-name 2>&1");

@@ -5,6 +5,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use crate::copied_program::copy_program;
+
 /// Where the program is mapped.
 const BASE: u64 = 0x40_0000;
 
@@ -147,7 +149,10 @@ impl Program {
         file.resize(usize::try_from(HEADERS + CODE).unwrap(), 0);
         file.extend(&self.text);
         file.resize(usize::try_from(size).unwrap(), 0);
-        fs::write(path, file).unwrap();
+        let written = path.with_extension("written");
+        fs::write(&written, file).unwrap();
+        copy_program(&written, path);
+        fs::remove_file(&written).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 }

@@ -1,10 +1,11 @@
 //! Isolation: what a container cannot see, write or become.
 
 use std::fs;
+use std::path::Path;
 
 use hanok_shim::protocol::*;
 
-use crate::rig::{DEFAULT_CAPABILITIES, Pod, READONLY, bind, mount};
+use crate::rig::{DEFAULT_CAPABILITIES, NODEV, NOEXEC, NOSUID, Pod, READONLY, bind, mount};
 
 /// `true` for every seccomp instruction list that only allows: one RET.
 fn filter(instructions: &[(u16, u8, u8, u32)]) -> Vec<u8> {
@@ -272,4 +273,61 @@ fn root_the_cgroup_view_begins_at_the_containers_own_and_is_read_only() {
     assert!(!output.contains("hanok-shim-test"), "{output}");
     assert!(output.contains("\n1\n"), "{output}");
     assert!(output.contains("Read-only file system"), "{output}");
+}
+
+#[test]
+fn root_every_mount_is_private_and_as_it_was_asked_for() {
+    const WORDS: [(u64, &str); 4] = [
+        (READONLY, "ro"),
+        (NOSUID, "nosuid"),
+        (NODEV, "nodev"),
+        (NOEXEC, "noexec"),
+    ];
+    let mut pod = Pod::started();
+    let mut spec = pod.spec("c1", &["cat", "/proc/self/mountinfo"]);
+    spec.cgroups = pod.make_cgroups();
+    let (_, output) = pod.output(&spec);
+    let hidden = spec.masked_paths.iter().chain(&spec.readonly_paths);
+    let hidden = hidden.map(|path| (path, READONLY));
+    let mounts = spec.mounts.iter();
+    let mounts = mounts.map(|mount| (&mount.destination, mount.attr_set));
+    let wanted: Vec<_> = mounts.chain(hidden).collect();
+    let mut seen = 0;
+    for line in output.lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [_, _, _, _, place, options, ..] = fields[..] else {
+            panic!("{line}")
+        };
+        assert_eq!(fields[6], "-", "not private: {line}");
+        // What has nothing of its own has what it lies in.
+        let nearest = wanted
+            .iter()
+            .filter(|(path, _)| Path::new(place).starts_with(path))
+            .max_by_key(|(path, _)| path.len());
+        let Some((_, attributes)) = nearest else {
+            continue;
+        };
+        seen += 1;
+        for (bit, word) in WORDS {
+            let has = options.split(',').any(|option| option == word);
+            assert!(has || attributes & bit == 0, "{word}: {line}");
+        }
+    }
+    assert!(seen > spec.mounts.len(), "{output}");
+}
+
+#[test]
+fn root_a_mount_below_the_view_of_cgroups_is_above_it() {
+    let mut pod = Pod::started();
+    let file = pod.path("word");
+    fs::write(&file, "here\n").unwrap();
+    let below = match Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        true => "/sys/fs/cgroup/cgroup.procs",
+        false => "/sys/fs/cgroup/pids/cgroup.procs",
+    };
+    let mut spec = pod.spec("c1", &["cat", below]);
+    spec.mounts.push(mount(below, bind(&file), 0));
+    spec.cgroups = pod.make_cgroups();
+    let (_, output) = pod.output(&spec);
+    assert_eq!(output, "here\n");
 }

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hanok_shim::protocol::*;
@@ -12,7 +12,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::canary::{Canary, mounts_of_the_node};
 use crate::elf::Program;
-use crate::rig::{Pod, bind, mount, process, wait_for};
+use crate::rig::{Pod, bind, copy_program, mount, process, wait_for};
 
 /// How often by default.
 const ROUNDS: usize = 300;
@@ -218,7 +218,7 @@ fn root_nobody_of_the_same_user_gets_hold_of_a_process_that_joins() {
     // Its user may not read it, so that it stays as closed as what becomes it: every success is one too many.
     fs::create_dir(layer.join("closed")).unwrap();
     let closed = layer.join("closed/true");
-    fs::copy("/bin/busybox", &closed).unwrap();
+    copy_program(Path::new("/bin/busybox"), &closed);
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o711)).unwrap();
     let script = "tracer & tracer=$!; echo up; while :; do for p in /proc/[0-9]*; do \
         case $p in /proc/1|/proc/$tracer) continue;; esac; \

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use hanok_shim::client::Client;
 use hanok_shim::protocol::*;
 
+pub(crate) use crate::copied_program::copy_program;
 pub(crate) use crate::static_programs::programs;
 
 /// Longest wait for anything, also in a machine that is emulated.
@@ -406,7 +407,7 @@ fn populate(layer: &Path) {
         fs::create_dir(layer.join(dir)).unwrap();
     }
     let busybox = layer.join("bin/busybox");
-    fs::copy("/bin/busybox", &busybox).unwrap();
+    copy_program(Path::new("/bin/busybox"), &busybox);
     let list = Command::new("/bin/busybox").arg("--list").output().unwrap();
     for applet in String::from_utf8(list.stdout)
         .unwrap()

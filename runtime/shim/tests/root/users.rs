@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use hanok_shim::protocol::*;
 
-use crate::rig::{Pod, bind, is_running, mount, process, programs, unique, wait_for};
+use crate::rig::{Pod, bind, copy_program, is_running, mount, process, programs, unique, wait_for};
 
 const FIRST: u32 = 0x7000_0000;
 const IDMAP: u64 = 0x10_0000;
@@ -145,7 +145,7 @@ fn root_files_of_layers_and_volumes_keep_their_owners_and_bits() {
     fs::write(layer.join("etc/owned"), "").unwrap();
     chown(layer.join("etc/owned"), Some(1000), Some(50)).unwrap();
     // Not busybox: that gives up what it gets by the bit.
-    fs::copy(programs().join("hanok-pause"), layer.join("bin/suid")).unwrap();
+    copy_program(&programs().join("hanok-pause"), &layer.join("bin/suid"));
     fs::set_permissions(layer.join("bin/suid"), fs::Permissions::from_mode(0o4755)).unwrap();
     let volume = users.pod.path("volume");
     fs::create_dir(&volume).unwrap();
