@@ -17,6 +17,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use hanok_shim::protocol::Process;
 use hanok_shim::sys::{exec, process, signal};
 use rustix::fs::{FileType, fchown, fstat};
+use rustix::io::Errno;
 use rustix::process::umask;
 
 use crate::channel::{Line, Report, ResolvedUser};
@@ -156,7 +157,12 @@ fn install_stdio(stdio: &Stdio, user: &ResolvedUser) -> Result<()> {
         let is_fifo = FileType::from_raw_mode(stat.st_mode) == FileType::Fifo;
         if (is_fifo || stdio.terminal) && stat.st_uid != user.uid {
             let owner = rustix::process::Uid::from_raw(user.uid);
-            fchown(fd, Some(owner), None).doing(|| "hand over a standard stream")?;
+            match fchown(fd, Some(owner), None) {
+                // One that `hanok oci` was started with has been handed to another container meanwhile, out of this one's
+                // user namespace. It is open here all the same.
+                Err(Errno::PERM) => {}
+                done => done.doing(|| "hand over a standard stream")?,
+            }
         }
     }
     rustix::stdio::dup2_stdin(&stdio.stdin).doing(|| "set stdin")?;

@@ -1,6 +1,7 @@
 //! The life of a container: what comes when, and what is left.
 
 use std::fs;
+use std::process::Command;
 
 use hanok_runtime::oci::{OciError, Status};
 use hanok_shim::protocol::FailureKind;
@@ -123,9 +124,9 @@ fn root_limits_are_in_force_and_gone_with_the_container() {
     bundle.assert_gone(&record.cgroups);
 }
 
-#[test]
-fn root_users_of_a_user_namespace_are_nobody_outside() {
-    let mut bundle = Bundle::new("cat /proc/self/uid_map > /tmp/out; id -u >> /tmp/out; sleep 100");
+/// A bundle with a user namespace of its own, whose root can write to /tmp.
+fn with_users(script: &str) -> Bundle {
+    let mut bundle = Bundle::new(script);
     let linux = &mut bundle.config["linux"];
     linux["namespaces"]
         .as_array_mut()
@@ -141,6 +142,14 @@ fn root_users_of_a_user_namespace_are_nobody_outside() {
         std::os::unix::fs::PermissionsExt::from_mode(0o755),
     )
     .unwrap();
+    bundle
+}
+
+#[test]
+fn root_users_of_a_user_namespace_are_nobody_outside() {
+    let script = "cat /proc/self/uid_map > /tmp/out; id -u >> /tmp/out; sleep 100";
+    let bundle = with_users(script);
+    let tmp = bundle.root().join("tmp");
     bundle.create().unwrap();
     bundle.runtime.start(&bundle.id).unwrap();
     assert_eq!(bundle.exec("id -u > /tmp/exec").unwrap(), 0);
@@ -149,6 +158,31 @@ fn root_users_of_a_user_namespace_are_nobody_outside() {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     assert!(status.contains("Uid:\t70000\t70000"), "{status}");
     bundle.runtime.delete(&bundle.id, true).unwrap();
+}
+
+/// The streams are the caller's own, so this test is a program that is started by itself.
+#[test]
+fn root_a_stream_that_another_container_gets_too_is_no_reason_not_to_run() {
+    const INNER: &str = "HANOK_TEST_INNER";
+    if std::env::var_os(INNER).is_some() {
+        return with_users("true").run();
+    }
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let name = "life::root_a_stream_that_another_container_gets_too_is_no_reason_not_to_run";
+    let mut inner = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name])
+        .env(INNER, "")
+        .stdout(writer.try_clone().unwrap())
+        .spawn()
+        .unwrap();
+    let status = loop {
+        // As it is handed to the node's root.
+        std::os::unix::fs::fchown(&writer, Some(0), Some(0)).unwrap();
+        if let Some(status) = inner.try_wait().unwrap() {
+            break status;
+        }
+    };
+    assert!(status.success());
 }
 
 #[test]
