@@ -295,6 +295,23 @@ mod tests {
     }
 
     #[test]
+    fn a_place_is_new_by_its_name_or_found_and_always_inside() {
+        let dir = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        symlink(outside.path().join("nothing"), dir.path().join("link")).unwrap();
+        let root = root(&dir);
+        let place = |path: &str| ensure_place(root.as_fd(), Path::new(path), Kind::Directory);
+        assert!(matches!(place("/new"), Ok(Place::New(_, name)) if name == "new"));
+        assert!(dir.path().join("new").is_dir());
+        for found in ["/new", "/link", "/deep/er", "/new/.."] {
+            assert!(matches!(place(found), Ok(Place::Found(_))), "{found}");
+        }
+        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        assert!(place("/file/below").is_err());
+    }
+
+    #[test]
     fn a_link_to_itself_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         symlink("b", dir.path().join("a")).unwrap();

@@ -139,24 +139,6 @@ impl Shim {
         exec::exit_now(1)
     }
 
-    /// Joins a container's process to its cgroups, or waits until they are made.
-    fn let_in(
-        &self,
-        key: u64,
-        pid: i32,
-        line: &Line,
-        entry: &Entry,
-        cgroups_later: Option<&OwnedFd>,
-    ) -> Result<()> {
-        match cgroups_later {
-            None => {
-                entry.join(pid)?;
-                line.permit().doing(|| "wake the container")
-            }
-            Some(pipe) => self.await_cgroups(key, pipe),
-        }
-    }
-
     /// Takes what a container's process reports. A terminal is opened and a user namespace entered with us; anybody else
     /// has nothing to say that could not wait for the end of file, which always wakes, and goes on sooner when each report
     /// need not wake us.

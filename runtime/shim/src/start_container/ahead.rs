@@ -9,6 +9,8 @@ use std::os::fd::OwnedFd;
 use hanok_shim::protocol::ContainerSpec;
 use rustix::io::{Errno, ioctl_fionbio, read};
 
+use crate::cgroup::Entry;
+use crate::channel::Line;
 use crate::container::{Container, Phase};
 use crate::failure::{Doing, Failure, Result};
 use crate::poller::{Interest, Token};
@@ -29,7 +31,25 @@ impl Shim {
         self.start_container(connection, spec, label, Some(pipe))
     }
 
-    pub(super) fn await_cgroups(&self, key: u64, pipe: &OwnedFd) -> Result<()> {
+    /// Joins a container's process to its cgroups, or waits until they are made.
+    pub(super) fn let_in(
+        &self,
+        key: u64,
+        pid: i32,
+        line: &Line,
+        entry: &Entry,
+        cgroups_later: Option<&OwnedFd>,
+    ) -> Result<()> {
+        match cgroups_later {
+            None => {
+                entry.join(pid)?;
+                line.permit().doing(|| "wake the container")
+            }
+            Some(pipe) => self.await_cgroups(key, pipe),
+        }
+    }
+
+    fn await_cgroups(&self, key: u64, pipe: &OwnedFd) -> Result<()> {
         ioctl_fionbio(pipe, true)
             .and_then(|()| self.poller.add(pipe, Token::Cgroups(key), Interest::READ))
             .doing(|| "wait for the cgroups")

@@ -25,11 +25,11 @@ struct Hierarchy {
 
 /// Who else can reach into the mount namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Neighbours {
+pub(super) enum Company {
     /// Nobody: it is new.
-    None,
+    Alone,
     /// Those who use it too.
-    Some,
+    Others,
 }
 
 /// Mounts it. May leave the process in `/`.
@@ -38,16 +38,12 @@ pub(super) fn mount(
     host: &Host,
     mount: &Mount,
     label: Option<&str>,
-    neighbours: Neighbours,
+    company: Company,
 ) -> Result<()> {
     let hierarchies = v1_hierarchies(&host.read_proc("self/cgroup")?);
     if hierarchies.is_empty() {
-        return place(
-            root,
-            host,
-            mount,
-            &Source::new(mount, ("cgroup2", &[]), None)?,
-        );
+        let tree = Source::new(mount, ("cgroup2", &[]), None)?;
+        return place(root, host, mount, &tree);
     }
     let option = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     let base = new_filesystem(
@@ -64,9 +60,9 @@ pub(super) fn mount(
     let base = Source::from(base);
     place(root, host, mount, &base)?;
     let base = base.tree();
-    match neighbours {
-        Neighbours::None => mount_by_name(base, &hierarchies, mount.attr_set),
-        Neighbours::Some => mount_by_descriptor(base, &hierarchies, mount.attr_set),
+    match company {
+        Company::Alone => mount_by_name(base, &hierarchies, mount.attr_set),
+        Company::Others => mount_by_descriptor(base, &hierarchies, mount.attr_set),
     }
 }
 

@@ -18,7 +18,7 @@ use rustix::fs::OFlags;
 use rustix::process::setsid;
 use rustix::system::sethostname;
 
-use super::cgroup_view::Neighbours;
+use super::cgroup_view::Company;
 use super::hide::Covers;
 use super::home::{self, Home};
 use super::mounts::Source;
@@ -339,11 +339,11 @@ impl Child<'_> {
     }
 
     fn mount_view(&self, root: BorrowedFd<'_>, view: &Mount) -> Result<()> {
-        let neighbours = match self.shares_mounts() {
-            true => Neighbours::Some,
-            false => Neighbours::None,
+        let company = match self.shares_mounts() {
+            true => Company::Others,
+            false => Company::Alone,
         };
-        cgroup_view::mount(root, self.host, view, self.label, neighbours)
+        cgroup_view::mount(root, self.host, view, self.label, company)
     }
 
     fn source(
