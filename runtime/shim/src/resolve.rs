@@ -300,11 +300,11 @@ mod tests {
         let outside = tempfile::tempdir().unwrap();
         symlink(outside.path().join("nothing"), dir.path().join("link")).unwrap();
         let root = root(&dir);
-        let place = |path: &str| ensure_place(root.as_fd(), Path::new(path), Kind::Directory);
-        assert!(matches!(place("/new"), Ok(Place::New(_, name)) if name == "new"));
+        let place = |path: &str| ensure_target(root.as_fd(), Path::new(path), Kind::Directory);
+        assert!(matches!(place("/new"), Ok(Target::New(_, name)) if name == "new"));
         assert!(dir.path().join("new").is_dir());
         for found in ["/new", "/link", "/deep/er", "/new/.."] {
-            assert!(matches!(place(found), Ok(Place::Found(_))), "{found}");
+            assert!(matches!(place(found), Ok(Target::Found(_))), "{found}");
         }
         assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
         std::fs::write(dir.path().join("file"), "").unwrap();

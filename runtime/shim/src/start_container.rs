@@ -12,9 +12,11 @@ mod dev;
 mod hide;
 mod home;
 mod mounts;
+mod namespaces;
 mod place;
 mod rootfs;
 mod setup;
+mod source;
 pub(crate) mod users;
 
 pub(crate) use home::Home;

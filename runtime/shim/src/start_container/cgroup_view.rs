@@ -12,7 +12,8 @@ use rustix::fs::{Mode, mkdirat, symlinkat};
 use rustix::mount::{MountFlags, MoveMountFlags, mount as mount_by_path, move_mount};
 use rustix::process::{chdir, fchdir};
 
-use super::mounts::{self, Source, new_filesystem, place};
+use super::mounts::{self, new_filesystem, place};
+use super::source::Source;
 use crate::failure::{Doing, Result};
 use crate::host::Host;
 
@@ -59,10 +60,9 @@ pub(super) fn mount(
     }
     let base = Source::from(base);
     place(root, host, mount, &base)?;
-    let base = base.tree();
     match company {
-        Company::Alone => mount_by_name(base, &hierarchies, mount.attr_set),
-        Company::Others => mount_by_descriptor(base, &hierarchies, mount.attr_set),
+        Company::Alone => mount_by_name(&base.tree, &hierarchies, mount.attr_set),
+        Company::Others => mount_by_descriptor(&base.tree, &hierarchies, mount.attr_set),
     }
 }
 

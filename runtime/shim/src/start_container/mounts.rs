@@ -18,6 +18,7 @@ use rustix::mount::{
 use super::copy_up::copy_up;
 use super::home::Home;
 use super::rootfs::log_of;
+use super::source::Source;
 use crate::failure::{Doing, Failure, Result};
 use crate::host::Host;
 use crate::resolve::{self, Kind, Target, open_host};
@@ -163,46 +164,6 @@ pub(crate) fn new_filesystem(
     Ok(mounted)
 }
 
-/// What is mounted, detached.
-#[derive(Debug)]
-pub(super) struct Source {
-    tree: OwnedFd,
-    /// Whether it was made with all that the mount asks for.
-    is_complete: bool,
-}
-
-impl Source {
-    /// The new filesystem of a mount.
-    pub(super) fn new(
-        mount: &Mount,
-        (fstype, options): (&str, &[(String, String)]),
-        label: Option<&str>,
-    ) -> Result<Self> {
-        // Ids are mapped by the node's root, and a label may be written to the filesystem's root.
-        let is_complete =
-            mount.propagation == 0 && mount.attr_set & ATTR_IDMAP == 0 && label.is_none();
-        let attributes = if is_complete { mount.attr_set } else { 0 };
-        Ok(Self {
-            tree: new_filesystem(fstype, options, attributes, label)?,
-            is_complete,
-        })
-    }
-
-    pub(super) fn tree(&self) -> &OwnedFd {
-        &self.tree
-    }
-}
-
-/// One that has no attributes yet.
-impl From<OwnedFd> for Source {
-    fn from(tree: OwnedFd) -> Self {
-        Self {
-            tree,
-            is_complete: false,
-        }
-    }
-}
-
 /// Attributes and propagation, then the move onto the destination.
 pub(super) fn place(
     root: BorrowedFd<'_>,
@@ -210,7 +171,7 @@ pub(super) fn place(
     mount: &Mount,
     source: &Source,
 ) -> Result<()> {
-    let Source { tree, is_complete } = source;
+    let tree = &source.tree;
     let destination = destination(root, mount, tree)?;
     let name = || format!("mount {}", mount.destination);
     if let (MountSource::CopyUp { .. }, Target::Found(destination)) = (&mount.source, &destination)
@@ -218,7 +179,7 @@ pub(super) fn place(
         let doing = || format!("copy what is at {}", mount.destination);
         copy_up(host, destination, tree).doing(doing)?;
     }
-    if !is_complete {
+    if !source.is_complete {
         apply_attributes(mount, tree).doing(name)?;
     }
     match destination {

@@ -21,9 +21,9 @@ use rustix::system::sethostname;
 use super::cgroup_view::Company;
 use super::hide::Covers;
 use super::home::{self, Home};
-use super::mounts::Source;
 use super::place::Place;
-use super::{cgroup_view, dev, hide, mounts, no_sandbox, rootfs, users};
+use super::source::Source;
+use super::{cgroup_view, dev, hide, mounts, rootfs, users};
 use crate::channel::Line;
 use crate::failure::{Doing, Failure, Result};
 use crate::host::Host;
@@ -222,59 +222,6 @@ impl Child<'_> {
             covers,
             joined,
         })
-    }
-
-    /// Every namespace that there is already, but PID, which came with clone, and cgroup, which comes when the cgroups
-    /// are joined.
-    fn join_namespaces(&self) -> Result<()> {
-        let mut of_pod = 0;
-        for (namespace, bit) in self.kinds() {
-            match namespace {
-                Namespace::Host | Namespace::New => {}
-                Namespace::Pod => of_pod |= bit,
-                Namespace::Path(path) => {
-                    let file = open_host(path, OFlags::RDONLY)
-                        .doing(|| format!("open namespace {path}"))?;
-                    setns(&file, bit).doing(|| format!("join namespace {path}"))?;
-                }
-            }
-        }
-        if of_pod == 0 {
-            return Ok(());
-        }
-        let sandbox = self.sandbox.ok_or_else(no_sandbox)?;
-        setns(sandbox.pidfd(), of_pod).doing(|| "join the pod's namespaces")
-    }
-
-    /// Those of its own.
-    fn new_namespaces(&self) -> u64 {
-        let new = self
-            .kinds()
-            .into_iter()
-            .filter(|(n, _)| **n == Namespace::New);
-        new.fold(0, |bits, (_, bit)| bits | bit)
-    }
-
-    /// The last is that of the mounts: paths mean something else once it is joined.
-    fn kinds(&self) -> [(&Namespace, u64); 4] {
-        let namespaces = &self.spec.namespaces;
-        [
-            (&namespaces.net, ns::NET),
-            (&namespaces.ipc, ns::IPC),
-            (&namespaces.uts, ns::UTS),
-            (self.mount_namespace(), ns::MNT),
-        ]
-    }
-
-    /// Always its own, but for a bundle that wants it otherwise.
-    fn mount_namespace(&self) -> &Namespace {
-        self.bundle
-            .map_or(&Namespace::New, |bundle| &bundle.mount_namespace)
-    }
-
-    /// Whether its mounts are in a mount namespace that others use too.
-    fn shares_mounts(&self) -> bool {
-        *self.mount_namespace() != Namespace::New
     }
 
     /// Where the root filesystem is mounted: in a namespace that others use, on itself, so that it can be
