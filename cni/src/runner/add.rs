@@ -119,6 +119,10 @@ impl Inner {
                 error = e.chain(),
                 "undo of a failed ADD failed"
             );
+            if !clean {
+                // As DEL does it.
+                break;
+            }
         }
         let attachment = &entry.attachment;
         if clean

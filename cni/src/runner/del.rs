@@ -70,6 +70,8 @@ impl Inner {
         }
     }
 
+    /// Ends at the first plugin that fails: those before it have given out the address, which nobody else may get while
+    /// another plugin still knows it as this container's.
     async fn del_chain(&self, entry: &Entry, errors: &mut Vec<RunnerError>) {
         let chain = Chain {
             network: &entry.network,
@@ -80,7 +82,10 @@ impl Inner {
             let done = self
                 .plugin_command(chain, plugin, Verb::Del, entry.result.as_ref())
                 .await;
-            errors.extend(done.err());
+            if let Err(error) = done {
+                errors.push(error);
+                return;
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hanok_cni::{RunnerError, netns};
+use hanok_cni::{Options, Runner, RunnerError, Source, netns};
 use tokio_util::sync::CancellationToken;
 
 use crate::rig::{BRIDGE, in_scratch_namespace, links, sh};
@@ -127,6 +127,45 @@ fn root_a_failed_undo_is_done_by_a_later_del() {
             rig.runner_of(r#"{"cniVersion":"1.0.0","name":"new","plugins":[{"type":"x"}]}"#);
         runner.del(&attachment).await.unwrap();
         netns::remove(&attachment.netns).await.unwrap();
+    });
+}
+
+#[test]
+fn root_a_del_that_hangs_is_killed_and_keeps_the_address_until_one_succeeds() {
+    in_scratch_namespace(|rig| async move {
+        let slow = |when: &str| {
+            let result = r#"{"cniVersion":"1.0.0","ips":[{"address":"10.123.0.2/30"}]}"#;
+            let script =
+                format!("cat >/dev/null; [ $CNI_COMMAND != {when} ] || sleep 600; echo '{result}'");
+            rig.plugin("slow", &script);
+        };
+        slow("DEL");
+        let dir = rig.path("net.d");
+        std::fs::create_dir_all(&dir).unwrap();
+        // One address for pods.
+        let conflist = list("1.0.0", r#",{"type":"slow"}"#).replace("0.0/24", "0.0/30");
+        std::fs::write(dir.join("10-test.conflist"), conflist).unwrap();
+        let runner = Runner::new(Options {
+            source: Source::Dir(dir),
+            timeout: Duration::from_millis(500),
+            ..rig.options.clone()
+        });
+        let (first, second) = (rig.container("a").await, rig.container("b").await);
+        runner.add(&first).await.unwrap();
+        for _ in 0..2 {
+            let del = tokio::time::timeout(PATIENCE, runner.del(&first)).await;
+            let text = del.expect("it has an end").unwrap_err().chain();
+            assert!(text.contains("no answer within 500ms, killed"), "{text}");
+            let refused = runner.add(&second).await.unwrap_err().chain();
+            assert!(refused.contains("no IP addresses available"), "{refused}");
+        }
+        slow("never");
+        runner.del(&first).await.unwrap();
+        runner.add(&second).await.unwrap();
+        runner.del(&second).await.unwrap();
+        for attachment in [first, second] {
+            netns::remove(&attachment.netns).await.unwrap();
+        }
     });
 }
 
