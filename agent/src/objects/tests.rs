@@ -249,6 +249,37 @@ async fn callers_that_ask_at_once_share_one_token_and_a_refresh_that_fails_keeps
     assert_eq!(seen[0].body["spec"]["expirationSeconds"], 3607);
 }
 
+#[tokio::test]
+async fn a_token_of_ten_minutes_is_another_one_after_eight() {
+    let mut tokens = 0;
+    let (_fake, server) = Fake::start(move |seen| {
+        if !seen.path.ends_with("/token") {
+            return None;
+        }
+        tokens += 1;
+        let expires = jiff::Timestamp::now() + jiff::SignedDuration::from_mins(10);
+        Some(Answer::Object(json!({
+            "spec": {"audiences": [], "expirationSeconds": 600},
+            "status": {"token": format!("jwt-{tokens}"), "expirationTimestamp": expires},
+        })))
+    })
+    .await;
+    let (sender, _changed) = mpsc::unbounded_channel();
+    let objects = ApiObjects::new(&server, sender);
+    let request = TokenRequest {
+        expiration_seconds: 600,
+        ..token_request()
+    };
+    // As often as a pod that runs looks after its volumes.
+    for minute in 0..20 {
+        let given = objects.token(&request).await.unwrap().token;
+        assert_eq!(given, format!("jwt-{}", 1 + minute / 8), "minute {minute}");
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(60)).await;
+        tokio::time::resume();
+    }
+}
+
 fn token_request() -> TokenRequest {
     let mut pod = (*pod("a")).clone();
     pod.spec.as_mut().unwrap().service_account_name = Some("sa".into());
