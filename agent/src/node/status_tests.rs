@@ -1,5 +1,7 @@
 //! The Node object from made-up facts.
 
+use serde_json::{Value, json};
+
 use super::*;
 
 fn facts() -> Facts {

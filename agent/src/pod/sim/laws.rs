@@ -2,8 +2,10 @@
 //! ([`calls`], [`resets`]), at each status ([`statuses`]), and after each step.
 
 mod calls;
+mod flight;
 mod resets;
 pub(super) mod statuses;
+mod stops;
 mod truth;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +14,8 @@ use std::sync::Arc;
 use hanok_runtime::api::{Container, ContainerId, PodUid, Resources, SandboxId};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-use super::agent::Agent;
+pub(super) use flight::Flight;
+
 use super::machine::Process;
 use super::world::World;
 use crate::pod::spec;
@@ -268,30 +271,6 @@ impl Laws {
                     book.end_within(now, grace.as_secs() * 1000);
                 }
             }
-        }
-    }
-}
-
-/// A call that must not meet another one of its kind.
-#[derive(Debug)]
-pub(super) struct Flight {
-    agent: Agent,
-    uid: PodUid,
-    what: String,
-}
-
-impl Flight {
-    pub(super) fn new(agent: Agent, uid: PodUid, what: String) -> Self {
-        Self { agent, uid, what }
-    }
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        if let Some(mut world) = self.agent.living()
-            && let Some(book) = world.laws.books.get_mut(&self.uid)
-        {
-            book.flights.remove(&self.what);
         }
     }
 }
