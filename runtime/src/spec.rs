@@ -15,6 +15,7 @@ mod process;
 
 use std::path::{Path, PathBuf};
 
+use hanok_shim::protocol::MAX_STRINGS;
 use oci_spec::runtime::{
     Linux, LinuxCapabilities, LinuxDevice, LinuxNamespace, LinuxNamespaceType, Process, Root, Spec,
 };
@@ -39,6 +40,18 @@ pub enum SpecError {
         value: String,
         /// What is wrong with it.
         reason: &'static str,
+    },
+    /// The process would have more arguments and environment than the kernel gives to any.
+    #[error(
+        "arguments and environment have {total} bytes, {whose} alone {most}; a program can be given {MAX_STRINGS}"
+    )]
+    TooMuch {
+        /// All of them, with what each costs.
+        total: usize,
+        /// The largest.
+        whose: String,
+        /// Its bytes.
+        most: usize,
     },
     /// A specification read back from disk is not one of ours.
     #[error("config.json has no {0}")]
@@ -159,11 +172,14 @@ fn process(
         .set_inheritable(Some(Default::default()))
         .set_ambient(Some(Default::default()));
 
+    let args = process::args(config, image)?;
+    let env = process::env(config, image, &host.hostname)?;
+    process::fit(&args, &env)?;
     let mut process = Process::default();
     process
         .set_terminal(Some(config.tty))
-        .set_args(Some(process::args(config, image)?))
-        .set_env(Some(process::env(config, image, &host.hostname)?))
+        .set_args(Some(args))
+        .set_env(Some(env))
         .set_cwd(process::cwd(config, image)?)
         .set_user(process::user(config, image)?)
         .set_capabilities(Some(sets))

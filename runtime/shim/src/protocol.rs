@@ -28,8 +28,12 @@ pub const VERSION: u32 = 2;
 /// The first version, which a shim that an earlier release has started may speak.
 pub const FIRST_VERSION: u32 = 1;
 
-/// Longest frame that either side accepts, in bytes.
-pub const MAX_FRAME: usize = 4 << 20;
+/// Most that a program's arguments and environment may have together, in bytes, each with a NUL and a pointer: the
+/// kernel's most, whatever the limit of the stack. See execve(2).
+pub const MAX_STRINGS: usize = 6 << 20;
+
+/// Longest frame that either side accepts, in bytes: all that a program can be given, and what else a container is.
+pub const MAX_FRAME: usize = MAX_STRINGS + (2 << 20);
 
 /// An order to the shim.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

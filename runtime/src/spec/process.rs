@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use hanok_shim::protocol::MAX_STRINGS;
 use oci_spec::runtime::User;
 
 use super::{ImageFacts, SpecError};
@@ -65,6 +66,36 @@ pub(super) fn env(
     }
     no_nul("environment variable", &env)?;
     Ok(env)
+}
+
+/// Whether a program can be given them at all. How long each may be, and how much the limit of its stack leaves, is for
+/// the kernel to say.
+pub(super) fn fit(args: &[String], env: &[String]) -> Result<(), SpecError> {
+    let size = |text: &String| text.len() + 1 + size_of::<usize>();
+    let total = args.iter().chain(env).map(size).sum();
+    if total <= MAX_STRINGS {
+        return Ok(());
+    }
+    let largest = |list: &[String]| {
+        let sizes = list.iter().map(size).enumerate();
+        let (place, most) = sizes.max_by_key(|&(_, size)| size).unwrap_or_default();
+        (most, place)
+    };
+    let ((of_args, word), (of_env, place)) = (largest(args), largest(env));
+    let whose = match of_args > of_env {
+        true => format!("argument {word}"),
+        false => {
+            let variable = env.get(place).map(String::as_str).unwrap_or_default();
+            let name = variable.split('=').next().unwrap_or_default();
+            // An image may have any.
+            format!("variable {:?}", name.chars().take(64).collect::<String>())
+        }
+    };
+    Err(SpecError::TooMuch {
+        total,
+        whose,
+        most: of_args.max(of_env),
+    })
 }
 
 /// The pod's working directory, the image's, or the root. The shim checks that it lies inside.
@@ -151,6 +182,22 @@ mod tests {
 
     fn words(words: &[&str]) -> Vec<String> {
         words.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_no_program_can_be_given_is_refused_with_what_is_largest() {
+        let many = |count: usize, size: usize| {
+            let one = |n: usize| format!("V{n}={}", "x".repeat(size + n));
+            (0..count).map(one).collect::<Vec<String>>()
+        };
+        assert!(fit(&words(&["a"]), &many(50, 100_000)).is_ok());
+        let refused = |args: &[String], env: &[String]| fit(args, env).unwrap_err().to_string();
+        assert_eq!(
+            refused(&words(&["a"]), &many(70, 100_000)),
+            "arguments and environment have 7003325 bytes, variable \"V69\" alone 100082; a program can be given 6291456"
+        );
+        let text = refused(&many(70, 100_000), &words(&["A=b"]));
+        assert!(text.contains("argument 69 alone"), "{text}");
     }
 
     #[test]

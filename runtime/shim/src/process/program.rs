@@ -5,7 +5,7 @@
 
 use std::ffi::CString;
 
-use hanok_shim::protocol::FailureKind;
+use hanok_shim::protocol::{FailureKind, MAX_STRINGS};
 use hanok_shim::sys::exec;
 use rustix::fs::{FileType, stat};
 use rustix::io::Errno;
@@ -15,6 +15,12 @@ use crate::failure::{Failure, Result, describe};
 
 /// Searched when the environment has no PATH.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Most bytes of one string, with its NUL: the kernel's MAX_ARG_STRLEN.
+const MAX_STRING: usize = 128 << 10;
+
+/// Most characters of a variable's name in a message: an image may have any.
+const LONGEST_NAME: usize = 64;
 
 /// A program that is there, with all that execve needs.
 #[derive(Debug)]
@@ -61,7 +67,32 @@ impl Program {
                 errno => worst = errno,
             }
         }
-        failure(&self.name, worst)
+        match worst {
+            Errno::TOOBIG => self.too_big(),
+            errno => failure(&self.name, errno),
+        }
+    }
+
+    /// What takes the most room, and how much there is.
+    fn too_big(&self) -> Failure {
+        let size = |text: &CString| text.as_bytes_with_nul().len() + size_of::<usize>();
+        let all = self.argv.iter().chain(&self.envp);
+        let total: usize = all.map(size).sum();
+        let words = self.argv.iter().map(|word| (size(word), None));
+        let variables = self.envp.iter().map(|one| (size(one), Some(one)));
+        let (most, whose) = words.chain(variables).max().unwrap_or_default();
+        let whose = whose.map_or("an argument".to_owned(), |variable| {
+            let text = variable.to_string_lossy();
+            let name = text.split('=').next().unwrap_or_default();
+            let name: String = name.chars().take(LONGEST_NAME).collect();
+            format!("variable {name:?}")
+        });
+        let Failure { kind, message } = failure(&self.name, Errno::TOOBIG);
+        let message = format!(
+            "{message}: arguments and environment have {total} bytes, {whose} alone {most}; one may have {MAX_STRING}, \
+             and all a quarter of the stack's limit, at most {MAX_STRINGS}"
+        );
+        Failure { kind, message }
     }
 }
 

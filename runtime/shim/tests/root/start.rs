@@ -41,6 +41,27 @@ fn root_arguments_environment_and_directory_are_as_asked() {
 }
 
 #[test]
+fn root_a_large_environment_is_given_where_the_stack_has_room_and_else_named() {
+    let pod = Pod::started();
+    let mut spec = pod.spec("c1", &["sh", "-c", "echo ${#V7} ${#V49}"]);
+    let variables = (0..50).map(|n| format!("V{n}={}", "x".repeat(100_000 + n)));
+    spec.process.env.extend(variables);
+    let Reply::Failed { kind, message } = pod.start(&spec) else {
+        panic!("the stack has 8 MiB, and a quarter of them is less")
+    };
+    assert_eq!(kind, FailureKind::CommandNotExecutable);
+    for part in [
+        "argument list too long",
+        "variable \"V49\" alone 100062",
+        "6291456",
+    ] {
+        assert!(message.contains(part), "{message}");
+    }
+    spec.process.rlimits = vec![(3, u64::MAX, u64::MAX)];
+    assert_eq!(pod.output(&spec).1, "100007 100049\n");
+}
+
+#[test]
 fn root_the_user_and_its_groups_come_from_the_containers_files() {
     let pod = Pod::started();
     for (n, spec, gid, additional, strict, want) in [
