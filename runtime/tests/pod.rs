@@ -25,6 +25,8 @@ mod guard;
 mod hostile;
 #[path = "pod/life.rs"]
 mod life;
+#[path = "pod/limits.rs"]
+mod limits;
 #[path = "pod/mounts.rs"]
 mod mounts;
 #[path = "pod/namespaces.rs"]

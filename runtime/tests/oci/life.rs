@@ -1,10 +1,13 @@
 //! The life of a container: what comes when, and what is left.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
 use std::process::Command;
 
 use hanok_runtime::oci::{OciError, Status};
 use hanok_shim::protocol::FailureKind;
+use hanok_shim::sys::socket::receive;
 use serde_json::json;
 
 use crate::rig::Bundle;
@@ -122,6 +125,66 @@ fn root_limits_are_in_force_and_gone_with_the_container() {
     assert_eq!(read(memory), (50 << 20).to_string());
     bundle.runtime.delete(&bundle.id, true).unwrap();
     bundle.assert_gone(&record.cgroups);
+}
+
+#[test]
+fn root_a_process_is_set_up_as_its_document_says() {
+    let told = "ulimit -n; ulimit -Hn; umask; cat /proc/self/oom_score_adj; pwd; \
+        id -u; id -g; id -G; echo $A; grep NoNew /proc/self/status";
+    let mut bundle = Bundle::new(&format!("( {told} ) > /out; touch /told; sleep 100"));
+    let process = &mut bundle.config["process"];
+    process["rlimits"] = json!([{ "type": "RLIMIT_NOFILE", "soft": 123, "hard": 456 }]);
+    process["oomScoreAdj"] = json!(345);
+    process["cwd"] = json!("/made/on demand");
+    process["env"] = json!(["PATH=/bin", "A=x=y z"]);
+    process["user"] = json!({ "uid": 0, "gid": 5, "additionalGids": [7], "umask": 0o027 });
+    bundle.create().unwrap();
+    bundle.runtime.start(&bundle.id).unwrap();
+    // What is exec'd has the same, but for what its own document says.
+    assert_eq!(
+        bundle
+            .exec(&format!(
+                "until test -e /told; do sleep 0.02; done; ( {told} ) > /exec"
+            ))
+            .unwrap(),
+        0
+    );
+    let want = "123\n456\n0027\n345\n/made/on demand\n0\n5\n5 7\nx=y z\nNoNewPrivs:\t1\n";
+    let of_exec = fs::read_to_string(bundle.root().join("exec")).unwrap();
+    assert_eq!((bundle.out().as_str(), of_exec.as_str()), (want, want));
+    bundle.runtime.delete(&bundle.id, true).unwrap();
+}
+
+#[test]
+fn root_a_terminal_goes_to_who_listens_and_has_its_size() {
+    let mut bundle = Bundle::new("read word; echo got $word; busybox stty size; exit 3");
+    bundle.config["process"]["terminal"] = json!(true);
+    bundle.config["process"]["consoleSize"] = json!({ "height": 33, "width": 77 });
+    let pts = json!({ "destination": "/dev/pts", "type": "devpts", "source": "devpts",
+        "options": ["newinstance", "ptmxmode=0666", "mode=0620"] });
+    bundle.config["mounts"].as_array_mut().unwrap().push(pts);
+    let path = bundle.dir.path().join("console.sock");
+    let create = |bundle: &Bundle, socket| bundle.create_with(Some(socket));
+    // Nobody listens.
+    let refused = create(&bundle, path.clone()).unwrap_err().to_string();
+    assert!(refused.contains("console.sock"), "{refused}");
+    bundle.assert_gone(&[]);
+    let listener = UnixListener::bind(&path).unwrap();
+    create(&bundle, path).unwrap();
+    let (connection, _) = listener.accept().unwrap();
+    let (mut name, mut received) = ([0; 64], Vec::new());
+    receive(&connection, &mut name, &mut received).unwrap();
+    let mut master = fs::File::from(received.pop().unwrap());
+    assert!(received.is_empty());
+    bundle.runtime.start(&bundle.id).unwrap();
+    master.write_all(b"word\n").unwrap();
+    // The end of a terminal is an error.
+    let mut text = Vec::new();
+    assert!(master.read_to_end(&mut text).is_err());
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.ends_with("got word\r\n33 77\r\n"), "{text:?}");
+    bundle.wait();
+    bundle.runtime.delete(&bundle.id, false).unwrap();
 }
 
 /// A bundle with a user namespace of its own, whose root can write to /tmp.

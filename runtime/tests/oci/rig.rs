@@ -60,9 +60,15 @@ impl Bundle {
     }
 
     pub(crate) fn create(&self) -> Result<(), OciError> {
+        self.create_with(None)
+    }
+
+    /// With a socket for its terminal.
+    pub(crate) fn create_with(&self, console_socket: Option<PathBuf>) -> Result<(), OciError> {
         fs::write(self.dir.path().join("config.json"), self.config.to_string()).unwrap();
         let options = CreateOptions {
             bundle: self.dir.path().to_owned(),
+            console_socket,
             ..CreateOptions::default()
         };
         self.runtime.create(&self.id, &options)

@@ -1,5 +1,6 @@
 //! What goes wrong beside a container: others in its cgroup, files that nobody can write, a caller that is killed.
 
+use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,6 +9,7 @@ use hanok_runtime::oci::{ExecOptions, OciError, Runtime, Status};
 use serde_json::json;
 
 use crate::rig::Bundle;
+use crate::static_programs::programs;
 
 fn cgroups(bundle: &Bundle) -> Vec<PathBuf> {
     bundle.runtime.state(&bundle.id).unwrap().cgroups
@@ -150,4 +152,26 @@ fn root_a_process_ends_with_a_creation_whose_cgroups_fail() {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let mounts = processes.map(|entry| fs::read_to_string(entry.path().join("mountinfo")));
     assert!(!mounts.flatten().any(|mounts| mounts.contains(place)));
+}
+
+#[test]
+fn root_a_place_for_records_that_cannot_be_written_is_named() {
+    let mut bundle = Bundle::new("true");
+    let place = bundle.dir.path().join("sealed");
+    fs::create_dir(&place).unwrap();
+    let mount = |words: &[&str]| {
+        let status = Command::new("mount").args(words).arg(&place).status();
+        assert!(status.unwrap().success());
+    };
+    mount(&["-t", "tmpfs", "-o", "ro", "hanok-test"]);
+    for below in ["", "deep/below"] {
+        bundle.runtime = Runtime::new(place.join(below), programs().join("hanok-shim"));
+        let refused = bundle.create().unwrap_err();
+        let cause = refused.source().map(ToString::to_string);
+        assert!(refused.to_string().contains("/sealed/"), "{refused}");
+        assert!(cause.is_some_and(|cause| cause.contains("Read-only file system")));
+        assert!(bundle.runtime.list().unwrap().0.is_empty());
+    }
+    let status = Command::new("umount").arg(&place).status();
+    assert!(status.unwrap().success());
 }

@@ -49,6 +49,28 @@ async fn root_exec_has_streams_and_an_exit_code() {
     rig.finish().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn root_exec_sees_the_end_of_its_input_and_at_once_when_it_has_none() {
+    let rig = Rig::new("execinput").await;
+    let sandbox = rig.sandbox().await.id;
+    let id = rig.start(&sandbox, rig.script("c", "sleep 600")).await;
+    for input in [Some("one line\n"), Some(""), None] {
+        let request = request("cat; echo end", input.is_some());
+        let mut session = rig.runtime().exec(&id, request).await.unwrap();
+        if let Some(input) = input {
+            let mut stdin = session.stdin.take().unwrap();
+            stdin.write_all(input.as_bytes()).await.unwrap();
+        }
+        let mut out = String::new();
+        let read = session.stdout.read_to_string(&mut out);
+        let read = tokio::time::timeout(crate::rig::PATIENCE, read).await;
+        read.unwrap().unwrap();
+        assert_eq!(out, format!("{}end\n", input.unwrap_or_default()));
+        assert_eq!(session.process.wait().await.unwrap(), 0);
+    }
+    rig.finish().await;
+}
+
 /// Reads to the end with a rest after every 64 KiB, and a long one at the start: how much it was, and its end.
 async fn slowly(mut from: impl AsyncRead + Unpin, rest: Duration) -> (u64, String) {
     let (mut total, mut end, mut buffer) = (0, Vec::new(), vec![0; 64 << 10]);

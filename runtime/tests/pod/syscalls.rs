@@ -124,6 +124,39 @@ async fn root_without_a_filter_the_same_calls_come_through() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn root_a_profile_judges_the_abis_that_it_names_and_ends_who_uses_another() {
+    let rig = Rig::new("archs").await;
+    let sandbox = rig.sandbox().await.id;
+    for (name, abi, number) in [("native", Abi::Native, 83), ("other", Abi::I386, 39)] {
+        let program = Program::call(abi, number, &[BUFFER, 0o755]);
+        program.write(&rig.path("layer/bin").join(name));
+    }
+    let path = rig.path("seccomp/p.json");
+    let mut config = rig.script(
+        "c",
+        "for p in native other; do $p; echo $p $?; done 2>/dev/null",
+    );
+    config.security.seccomp = SeccompProfile::Localhost(path.clone());
+    // No space left, by the profile; SIGSYS.
+    for (named, want) in [
+        (
+            r#""SCMP_ARCH_X86_64","SCMP_ARCH_X86""#,
+            "native 28\nother 28",
+        ),
+        (r#""SCMP_ARCH_X86_64""#, "native 28\nother 159"),
+    ] {
+        let profile = format!(
+            r#"{{"defaultAction":"SCMP_ACT_ALLOW","architectures":[{named}],"syscalls":[
+                {{"names":["mkdir"],"action":"SCMP_ACT_ERRNO","errnoRet":28}}]}}"#
+        );
+        fs::write(&path, profile).unwrap();
+        let (_, text) = rig.output(&sandbox, config.clone()).await;
+        assert_eq!(text, want, "{named}");
+    }
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn root_rules_of_a_profile_look_at_arguments_and_a_broken_profile_starts_nothing() {
     let rig = Rig::new("arguments").await;
     let sandbox = rig.sandbox().await.id;

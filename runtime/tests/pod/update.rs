@@ -10,7 +10,7 @@ use crate::rig::{PATIENCE, Rig, cgroups_below, memory};
 const MIB: i64 = 1 << 20;
 
 /// The first of these files that a cgroup with this name has.
-fn value(rig: &Rig, cgroup: &str, files: [&str; 2]) -> String {
+pub(crate) fn value(rig: &Rig, cgroup: &str, files: [&str; 2]) -> String {
     let dirs = cgroups_below(&rig.name);
     let dirs = dirs.iter().filter(|dir| dir.ends_with(cgroup));
     let files = dirs.flat_map(|dir| files.map(|file| dir.join(file)));

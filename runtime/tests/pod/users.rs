@@ -62,6 +62,12 @@ async fn root_pod_has_users_of_its_own_and_a_new_agent_adopts_it() {
     let id = rig.start(&sandbox.id, config).await;
     let pid = rig.status(&id).await.pid;
     assert_eq!(uid_of(pid), USERS.host_id);
+    let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let own = format!("{}/kubepods/poduid/{}", rig.name, id.as_str());
+    assert!(
+        cgroups.lines().any(|line| line.ends_with(&own)),
+        "{cgroups}"
+    );
     assert_eq!(uid_of(sandbox.pid), USERS.host_id + 65_535);
     let log = rig.path("logs/c/0.log");
     let mut text = String::new();
