@@ -16,8 +16,8 @@ use std::time::Duration;
 use hanok_shim::frame::FrameError;
 use hanok_shim::protocol::{Event, FIRST_VERSION, FailureKind, Reply, Request, ShimState, VERSION};
 
+use connection::Connection;
 pub use connection::bind;
-use connection::{Connection, connect};
 
 /// Idle connections kept per shim: as many as a pod often has exec probes at once. Each costs a descriptor on both
 /// sides.
@@ -202,8 +202,8 @@ impl Shim {
         Err(self.unexpected())
     }
 
-    /// Has a program run to its end, which comes on the returned connection, as does the news that it could not start.
-    /// None from a shim that does not know how.
+    /// Has a program run to its end, which comes on the returned connection, as does the news that it could not start. It
+    /// wakes nobody who does not wait for it yet. None from a shim that does not know how.
     pub async fn run(
         &self,
         request: &Request,
@@ -213,7 +213,11 @@ impl Shim {
             return Ok(None);
         }
         if let Some(mut connection) = self.idle.take() {
-            match self.in_time(connection.ask(request, fds)).await {
+            let asked = async {
+                connection.be_quiet()?;
+                connection.ask(request, fds).await
+            };
+            match self.in_time(asked).await {
                 Err(ShimError::Gone { .. } | ShimError::Io { .. }) => {}
                 done => return done.map(|()| Some(self.exec_connection(connection))),
             }
@@ -223,6 +227,7 @@ impl Shim {
             self.idle.put(connection);
             return Ok(None);
         }
+        connection.be_quiet()?;
         self.in_time(connection.ask(request, fds)).await?;
         Ok(Some(self.exec_connection(connection)))
     }
@@ -301,18 +306,16 @@ impl Shim {
     }
 
     async fn greet(&self, version: u32) -> Result<Connection, ShimError> {
-        let stream = connect(&self.socket)
-            .await
-            .map_err(|source| match source.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ShimError::Gone {
-                    socket: self.socket.clone(),
-                },
-                _ => ShimError::Io {
-                    socket: self.socket.clone(),
-                    source,
-                },
-            })?;
-        let mut connection = Connection::new(self.socket.clone(), stream);
+        let opened = Connection::open(self.socket.clone());
+        let mut connection = opened.map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ShimError::Gone {
+                socket: self.socket.clone(),
+            },
+            _ => ShimError::Io {
+                socket: self.socket.clone(),
+                source,
+            },
+        })?;
         match connection.call(&Request::Hello { version }, &[]).await? {
             Reply::Ok => Ok(connection),
             _ => Err(self.unexpected()),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hanok_runtime::api::{self, ContainerId, ExecRequest, RuntimeService};
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 /// Most of a command's output that is kept for the message.
 const MAX_OUTPUT: usize = 10 * 1024;
@@ -17,6 +17,15 @@ const READ_AFTER: Duration = Duration::from_millis(50);
 const CHUNK: usize = 2 * 1024;
 /// A command without a limit of its own is limited by who runs it; this one is never reached.
 const NO_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// When the end of a command is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// As soon as it is there.
+    AtOnce,
+    /// Not before [`READ_AFTER`]: by then most have ended, and those of many that have begun together are found together.
+    Later,
+}
 
 /// How a command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,12 +41,14 @@ pub(super) enum Ended {
     TimedOut,
 }
 
-/// Runs a command in the container; past the limit it is killed. The limit counts from the call.
+/// Runs a command in the container; past the limit, which is longer than [`READ_AFTER`], it is killed. The limit counts
+/// from the call.
 pub(super) async fn run(
     runtime: &dyn RuntimeService,
     command: Vec<String>,
     id: &ContainerId,
     limit: Option<Duration>,
+    look: Look,
 ) -> Result<Ended, api::Error> {
     let request = ExecRequest {
         command,
@@ -47,7 +58,11 @@ pub(super) async fn run(
     };
     let deadline = Instant::now() + limit.unwrap_or(NO_LIMIT);
     let session = runtime.exec(id, request).await?;
-    let timer = tokio::time::sleep_until(deadline.min(Instant::now() + READ_AFTER));
+    let read_after = deadline.min(Instant::now() + READ_AFTER);
+    if look == Look::Later {
+        sleep_until(read_after).await;
+    }
+    let timer = sleep_until(read_after);
     tokio::pin!(timer);
     let mut output = Vec::new();
     let mut errors = Vec::new();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hanok_runtime::api::{self, ContainerId, RuntimeService};
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler, Pod};
 
-use super::command::{self, Ended};
+use super::command::{self, Ended, Look};
 use super::http::{Get, NO_TLS};
 use super::spec;
 use hanok_runtime::service::chain;
@@ -61,7 +61,7 @@ impl Hook<'_> {
         if let Some(exec) = &self.handler.exec {
             let command = exec.command.clone().unwrap_or_default();
             let text = command.join(" ");
-            return match command::run(runtime, command, self.id, None).await? {
+            return match command::run(runtime, command, self.id, None, Look::AtOnce).await? {
                 Ended::Exit { code: 0, .. } | Ended::TimedOut => Ok(None),
                 Ended::Exit { code, output } => Err(HookError::Exit {
                     command: text,

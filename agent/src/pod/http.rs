@@ -4,12 +4,15 @@
 //! Errors read as those of the client that users know from their events.
 
 pub(super) mod dial;
+mod plain;
 mod target;
 mod tls;
 pub(super) mod wire;
 
 use std::fmt;
+use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
@@ -22,6 +25,8 @@ use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use dial::{Opening, Peers};
+use plain::Came;
 use target::Target;
 pub(super) use tls::NO_TLS;
 
@@ -35,12 +40,21 @@ const MAX_REDIRECTS: usize = 10;
 pub(super) struct Get {
     target: Target,
     headers: HeaderMap,
+    /// The head, as it is sent without TLS.
+    text: Arc<[u8]>,
 }
 
 /// The head of an answer; its body is still to be read.
-pub(super) struct Answer {
-    response: Response<Incoming>,
-    connection: Driver,
+pub(super) enum Answer {
+    /// One that needs no client that knows all of HTTP.
+    Plain(plain::Answer, Peers),
+    /// Any other.
+    Full {
+        /// The head.
+        response: Response<Incoming>,
+        /// What brings the body.
+        connection: Driver,
+    },
 }
 
 /// Moves the bytes of a connection while it is polled; ends with the connection.
@@ -48,7 +62,7 @@ type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Answer").field(&self.response).finish()
+        f.debug_tuple("Answer").field(&self.status()).finish()
     }
 }
 
@@ -64,10 +78,16 @@ impl Get {
         let port = port(&action.port, container)?;
         let https = action.scheme.as_deref() == Some("HTTPS");
         let path = action.path.as_deref().unwrap_or_default();
-        Ok(Self {
-            target: Target::new(https, host.unwrap_or(pod_ip), port, path),
-            headers: headers(action, user_agent)?,
-        })
+        let target = Target::new(https, host.unwrap_or(pod_ip), port, path);
+        Ok(Self::of(target, headers(action, user_agent)?))
+    }
+
+    fn of(target: Target, headers: HeaderMap) -> Self {
+        Self {
+            text: plain::request(&target, &headers).into(),
+            target,
+            headers,
+        }
     }
 
     /// Host and port.
@@ -87,51 +107,91 @@ impl Get {
     pub(super) fn in_the_clear(&self) -> Option<Self> {
         let mut headers = self.headers.clone();
         headers.remove(http::header::AUTHORIZATION);
-        Some(Self {
-            target: self.target.in_the_clear()?,
-            headers,
-        })
+        Some(Self::of(self.target.in_the_clear()?, headers))
     }
 
     /// Sends the request, and follows redirects for as long as they stay on the host.
     pub(super) async fn send(&self) -> Result<Answer, String> {
-        let mut target = self.target.clone();
-        let mut headers = self.headers.clone();
+        let mut redirected: Option<Self> = None;
         for _ in 0..=MAX_REDIRECTS {
-            let answer = request(&target, &headers)
+            let get = redirected.as_ref().unwrap_or(self);
+            let answer = get
+                .send_once()
                 .await
-                .map_err(|cause| format!("Get \"{}\": {cause}", target.text))?;
+                .map_err(|cause| format!("Get \"{}\": {cause}", get.target.text))?;
             let Some(location) = answer.location() else {
                 return Ok(answer);
             };
-            let next = target
+            let next = get
+                .target
                 .join(location)
                 .map_err(|cause| format!("Get \"{location}\": {cause}"))?;
             if next.host != self.target.host {
                 return Ok(answer);
             }
+            let mut headers = get.headers.clone();
             if target::is_absolute(location) {
                 headers.remove(HOST);
             }
-            target = next;
+            redirected = Some(Self::of(next, headers));
         }
+        let target = redirected.map_or_else(|| self.target.text.clone(), |get| get.target.text);
         Err(format!(
-            "Get \"{}\": stopped after {MAX_REDIRECTS} redirects",
-            target.text
+            "Get \"{target}\": stopped after {MAX_REDIRECTS} redirects"
         ))
+    }
+}
+
+impl Get {
+    /// Sends the request on a connection of its own.
+    async fn send_once(&self) -> Result<Answer, String> {
+        let Target { host, port, .. } = &self.target;
+        let (wire, address) = dial::dial(host, *port, Opening::Speaks).await?;
+        let peers = Peers::new(&wire, address);
+        let sent = if self.target.https {
+            let request = full_request(&self.target, &self.headers)?;
+            exchange(tls::connect(wire, peers, host).await?, request).await
+        } else {
+            match plain::ask(wire, &self.text).await {
+                Ok(Came::Answer(answer)) => return Ok(Answer::Plain(answer, peers)),
+                Ok(Came::Other(replay)) => {
+                    let request = full_request(&self.target, &self.headers)?;
+                    exchange(replay, request).await
+                }
+                Err(error) => return Err(failed_read(&peers, &error)),
+            }
+        };
+        sent.map_err(|error| match io_error(&error) {
+            Some(error) => failed_read(&peers, error),
+            None => cause(&error),
+        })
     }
 }
 
 impl Answer {
     /// The status code.
     pub(super) fn status(&self) -> u16 {
-        self.response.status().as_u16()
+        match self {
+            Self::Plain(answer, _) => answer.status,
+            Self::Full { response, .. } => response.status().as_u16(),
+        }
     }
 
     /// Reads the body, as far as anybody wants to know it.
     pub(super) async fn body(self) -> Result<String, String> {
-        let mut body = self.response.into_body();
-        let mut connection = self.connection;
+        let (response, mut connection) = match self {
+            Self::Plain(answer, peers) => {
+                return answer.body().await.map_err(|error| match error.kind() {
+                    io::ErrorKind::UnexpectedEof => "unexpected EOF".to_owned(),
+                    _ => failed_read(&peers, &error),
+                });
+            }
+            Self::Full {
+                response,
+                connection,
+            } => (response, connection),
+        };
+        let mut body = response.into_body();
         let mut open = true;
         let mut read = Vec::new();
         while read.len() < MAX_BODY {
@@ -153,10 +213,13 @@ impl Answer {
 
     /// Where the answer sends us; none when it does not.
     fn location(&self) -> Option<&str> {
+        let Self::Full { response, .. } = self else {
+            return None;
+        };
         if !matches!(self.status(), 301 | 302 | 303 | 307 | 308) {
             return None;
         }
-        let location = self.response.headers().get(http::header::LOCATION)?;
+        let location = response.headers().get(http::header::LOCATION)?;
         location
             .to_str()
             .ok()
@@ -209,8 +272,8 @@ fn headers(action: &HTTPGetAction, user_agent: &str) -> Result<HeaderMap, String
     Ok(headers)
 }
 
-/// Sends one request on a connection of its own.
-async fn request(target: &Target, headers: &HeaderMap) -> Result<Answer, String> {
+/// The request for a client that knows all of HTTP.
+fn full_request(target: &Target, headers: &HeaderMap) -> Result<Request<Empty<Bytes>>, String> {
     let mut request = Request::get(&target.path)
         .body(Empty::<Bytes>::new())
         .map_err(|error| error.to_string())?;
@@ -224,15 +287,7 @@ async fn request(target: &Target, headers: &HeaderMap) -> Result<Answer, String>
     request
         .headers_mut()
         .insert(CONNECTION, HeaderValue::from_static("close"));
-    let (wire, peers) = dial::dial(&target.host, target.port).await?;
-    let sent = match target.https {
-        false => exchange(wire, request).await,
-        true => exchange(tls::connect(wire, peers, &target.host).await?, request).await,
-    };
-    sent.map_err(|error| match io_error(&error) {
-        Some(error) => format!("read tcp {peers}: read: {}", dial::errno(error)),
-        None => cause(&error),
-    })
+    Ok(request)
 }
 
 async fn exchange<S>(stream: S, request: Request<Empty<Bytes>>) -> Result<Answer, hyper::Error>
@@ -260,10 +315,15 @@ where
             }
         }
     };
-    Ok(Answer {
+    Ok(Answer::Full {
         response,
         connection,
     })
+}
+
+/// What is said of a connection that broke.
+fn failed_read(peers: &Peers, error: &io::Error) -> String {
+    format!("read tcp {peers}: read: {}", dial::errno(error))
 }
 
 /// The system's error behind an error of HTTP.

@@ -161,12 +161,12 @@ impl Streams {
         }
         let (read, write) = make()?;
         far.push(write);
-        let stdout = Outlet::new(read).map_err(failed)?;
+        let stdout = Outlet::new(read);
         let mut errors = None;
         if stderr {
             let (read, write) = make()?;
             far.push(write);
-            errors = Some(Outlet::new(read).map_err(failed)?);
+            errors = Some(Outlet::new(read));
         }
         Ok(Streams {
             stdin: ours,

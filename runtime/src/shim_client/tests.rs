@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use hanok_shim::frame::{self, Decoder};
 use hanok_shim::sys::socket;
 
+use super::connection::connect;
 use super::*;
 
 /// Answers requests until the script ends, then closes the listener and the connections. What has started with a
@@ -121,6 +122,51 @@ async fn execs_follow_each_other_on_one_connection() {
 }
 
 #[tokio::test]
+async fn the_end_of_a_run_is_found_by_who_looks_later_and_by_who_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = bind(&dir.path().join("shim.sock")).unwrap();
+    let shim = Shim::new(dir.path().join("shim.sock"));
+    let (ends, may_end) = std::sync::mpsc::channel::<i32>();
+    let (said, is_said) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        frame::read::<Request>(&mut stream).unwrap();
+        frame::write(&mut stream, &Reply::Ok).unwrap();
+        for code in may_end {
+            frame::read::<Request>(&mut stream).unwrap();
+            frame::write(&mut stream, &Reply::ExecExited { code }).unwrap();
+            said.send(()).unwrap();
+        }
+    });
+    let run = Request::Run(Box::default());
+    for code in [1, 2] {
+        let mut later = shim.run(&run, &[]).await.unwrap().unwrap();
+        ends.send(code).unwrap();
+        is_said.recv().unwrap();
+        assert_eq!(later.exit().await.unwrap(), code);
+        let mut waits = shim.run(&run, &[]).await.unwrap().unwrap();
+        let (exit, ()) = tokio::join!(waits.exit(), async {
+            tokio::task::yield_now().await;
+            ends.send(10 + code).unwrap();
+        });
+        assert_eq!(exit.unwrap(), 10 + code);
+        is_said.recv().unwrap();
+    }
+    drop(ends);
+    thread.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_request_that_a_socket_does_not_hold_goes_in_parts() {
+    let (_dir, shim, thread) = script(vec![vec![Reply::Ok, Reply::Ok]]);
+    let request = Request::ReopenLog {
+        container: "c".repeat(2 << 20),
+    };
+    shim.order(&request).await.unwrap();
+    assert_eq!(thread.join().unwrap()[1], request);
+}
+
+#[tokio::test]
 async fn an_exec_whose_connection_breaks_is_lost_and_the_next_one_works() {
     let broken = vec![Reply::Ok, Reply::Started { pid: 0 }];
     let whole = vec![Reply::Ok, Reply::Started { pid: 5 }];
@@ -201,7 +247,7 @@ async fn sockets_may_have_long_paths() {
     std::fs::create_dir(&deep).unwrap();
     let path = deep.join("shim.sock");
     let listener = bind(&path).unwrap();
-    let stream = connect(&path).await.unwrap();
+    let stream = connect(&path).unwrap();
     listener.accept().unwrap();
     drop(stream);
     let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap());

@@ -8,8 +8,14 @@ use tokio::net::lookup_host;
 
 use super::wire::Wire;
 
-/// Connects.
-pub(in crate::pod) async fn dial(host: &str, port: u16) -> Result<(Wire, Peers), String> {
+pub(in crate::pod) use super::wire::Opening;
+
+/// Connects; gives the address of the other end too.
+pub(in crate::pod) async fn dial(
+    host: &str,
+    port: u16,
+    opening: Opening,
+) -> Result<(Wire, SocketAddr), String> {
     let addresses: Vec<SocketAddr> = match host.parse::<IpAddr>() {
         Ok(ip) => vec![SocketAddr::new(ip, port)],
         Err(_) => match lookup_host((host, port)).await {
@@ -19,11 +25,8 @@ pub(in crate::pod) async fn dial(host: &str, port: u16) -> Result<(Wire, Peers),
     };
     let mut last = format!("dial tcp: lookup {host}: no such host");
     for address in addresses {
-        match Wire::connect(address).await {
-            Ok(wire) => {
-                let peers = Peers(wire.local_address(), address);
-                return Ok((wire, peers));
-            }
+        match Wire::connect(address, opening).await {
+            Ok(wire) => return Ok((wire, address)),
             Err(error) => last = format!("dial tcp {address}: connect: {}", errno(&error)),
         }
     }
@@ -41,6 +44,13 @@ pub(in crate::pod) fn address(host: &str, port: u16) -> String {
 /// Both ends of a connection, as errors show them.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::pod) struct Peers(Option<SocketAddr>, SocketAddr);
+
+impl Peers {
+    /// Those of a connection to `address`.
+    pub(super) fn new(wire: &Wire, address: SocketAddr) -> Self {
+        Self(wire.local_address(), address)
+    }
+}
 
 impl fmt::Display for Peers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,7 +91,9 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
         drop(listener);
-        let error = dial("127.0.0.1", port).await.expect_err("nobody listens");
+        let error = dial("127.0.0.1", port, Opening::Waits)
+            .await
+            .expect_err("nobody listens");
         assert_eq!(
             error,
             format!("dial tcp 127.0.0.1:{port}: connect: connection refused")

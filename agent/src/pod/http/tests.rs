@@ -176,6 +176,75 @@ async fn a_body_is_read_to_ten_kibibytes_and_not_further() {
     assert_eq!(answer.body().await.expect("a body").len(), MAX_BODY);
 }
 
+/// What comes of an answer that is sent in these pieces, and all that the client has sent.
+async fn in_pieces(pieces: &[&str]) -> (Result<(u16, Result<String, String>), String>, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let serve = async {
+        let (mut stream, _) = listener.accept().await.expect("a client");
+        stream.set_nodelay(true).expect("no delay");
+        let mut sent = vec![0; 4096];
+        let mut length = stream.read(&mut sent).await.expect("a request");
+        for piece in pieces {
+            stream.write_all(piece.as_bytes()).await.expect("answered");
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+        }
+        stream.shutdown().await.expect("the end");
+        // It goes without a farewell.
+        while let Ok(more @ 1..) = stream.read(&mut sent[length..]).await {
+            length += more;
+        }
+        String::from_utf8_lossy(&sent[..length]).into_owned()
+    };
+    let ask = async {
+        let answer = get(port, json!({})).send().await?;
+        Ok((answer.status(), answer.body().await))
+    };
+    tokio::join!(ask, serve)
+}
+
+#[tokio::test]
+async fn an_answer_of_any_form_is_understood_and_asked_for_once() {
+    let ok = |text: &str| Ok((200, Ok(text.to_owned())));
+    let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+    let early = "HTTP/1.1 103 Early Hints\r\n\r\n";
+    let filler = format!("x-filler: {}\r\n", "x".repeat(3000));
+    let table: [(&[&str], _); 8] = [
+        (&[OK], ok("ok")),
+        (
+            &["HTTP/1.1 200 OK\r\ncontent-le", "ngth: 2\r\n\r\no", "k"],
+            ok("ok"),
+        ),
+        (
+            &["HTTP/1.1 200 OK\r\n", "content-length: 0\r\n\r\n"],
+            ok(""),
+        ),
+        (&[chunked, "2\r\nok\r\n", "0\r\n\r\n"], ok("ok")),
+        (&["HTTP/1.0 200 OK\r\n\r\no", "k"], ok("ok")),
+        (&[early, OK], ok("ok")),
+        (
+            &[
+                "HTTP/1.1 200 OK\r\n",
+                &filler,
+                "content-length: 2\r\n\r\nok",
+            ],
+            ok("ok"),
+        ),
+        (
+            &["HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\no", "k"],
+            Ok((200, Err("unexpected EOF".to_owned()))),
+        ),
+    ];
+    for (pieces, want) in table {
+        let (got, sent) = in_pieces(pieces).await;
+        assert_eq!(got, want, "{pieces:?}");
+        assert_eq!(sent.matches("GET ").count(), 1, "{pieces:?}: {sent}");
+        assert!(sent.ends_with("\r\n\r\n"), "{pieces:?}: {sent}");
+    }
+}
+
 #[tokio::test]
 async fn https_believes_any_certificate_and_tells_a_server_without_tls() {
     let key =

@@ -26,9 +26,19 @@ pub(in crate::pod) enum Wire {
     Broken,
 }
 
+/// What comes first on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::pod) enum Opening {
+    /// We say something at once: the packet that would only say that the connection is there can be spared, as what we say
+    /// tells that too.
+    Speaks,
+    /// Nothing, or the other side.
+    Waits,
+}
+
 impl Wire {
     /// Connects.
-    pub(super) async fn connect(address: SocketAddr) -> io::Result<Self> {
+    pub(super) async fn connect(address: SocketAddr, opening: Opening) -> io::Result<Self> {
         let family = match address {
             SocketAddr::V4(_) => AddressFamily::INET,
             SocketAddr::V6(_) => AddressFamily::INET6,
@@ -36,6 +46,9 @@ impl Wire {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, None)?;
         sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
+        if opening == Opening::Speaks {
+            sockopt::set_tcp_quickack(&socket, false)?;
+        }
         let waits = match connect(&socket, &address) {
             // The second call tells what has become of the first one.
             Err(Errno::INPROGRESS) => match connect(&socket, &address) {

@@ -7,7 +7,8 @@ use k8s_openapi::api::core::v1::{Container, Probe};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::super::back_off::go_duration;
-use super::super::command::{self, Ended};
+use super::super::command::{self, Ended, Look};
+use super::super::http::dial::Opening;
 use super::super::http::{self, Get, dial};
 use super::grpc;
 use crate::env::expand::{Variables, expand_words};
@@ -73,9 +74,10 @@ impl Question {
         runtime: &dyn RuntimeService,
         id: &ContainerId,
         limit: Duration,
+        look: Look,
     ) -> Answer {
         match self {
-            Self::Exec(command) => exec_answer(runtime, id, command, limit).await,
+            Self::Exec(command) => exec_answer(runtime, id, command, limit, look).await,
             Self::Http(get) => http_answer(get, limit).await,
             Self::Tcp(host, port) => tcp_answer(host, *port, limit).await,
             Self::Grpc(host, port, service) => {
@@ -106,8 +108,9 @@ async fn exec_answer(
     id: &ContainerId,
     command: &[String],
     limit: Duration,
+    look: Look,
 ) -> Answer {
-    match command::run(runtime, command.to_vec(), id, Some(limit)).await {
+    match command::run(runtime, command.to_vec(), id, Some(limit), look).await {
         Ok(Ended::Exit { code: 0, .. }) => Answer::Passed,
         Ok(Ended::Exit { output, .. }) => Answer::Failed(output),
         Ok(Ended::TimedOut) => {
@@ -144,7 +147,7 @@ async fn http_answer(get: &Get, limit: Duration) -> Answer {
 }
 
 async fn tcp_answer(host: &str, port: u16, limit: Duration) -> Answer {
-    let connected = timeout(limit, dial::dial(host, port)).await;
+    let connected = timeout(limit, dial::dial(host, port, Opening::Waits)).await;
     answer(match connected {
         Ok(connected) => connected.map(drop),
         Err(_) => Err(format!(

@@ -65,7 +65,7 @@ pub(super) async fn check(
     let call = async {
         loop {
             let tried = Instant::now();
-            if let Ok((stream, _)) = dial::dial(host, port).await {
+            if let Ok((stream, _)) = dial::dial(host, port, dial::Opening::Speaks).await {
                 let call = call(stream, &address, service, user_agent, limit, &speaks);
                 match call.await {
                     Err(CallError::Connection) if !speaks.load(Ordering::Relaxed) => {}

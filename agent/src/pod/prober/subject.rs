@@ -9,6 +9,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::super::command::Look;
 use super::super::settings::Deps;
 use super::attempt::{Answer, Question};
 use super::ticks::Ticks;
@@ -141,13 +142,18 @@ impl Subject {
         timer: &mut Ticks,
     ) -> Option<bool> {
         let limit = seconds(probe.timeout_seconds, 1).max(Duration::from_secs(1));
+        // Nobody waits for what is up to be up.
+        let look = match counts.was_up {
+            true => Look::Later,
+            false => Look::AtOnce,
+        };
         let runtime = &*self.deps.runtime;
-        let mut answer = question.ask(runtime, &self.id, limit).await;
+        let mut answer = question.ask(runtime, &self.id, limit, look).await;
         for _ in 1..TRIES {
             if !matches!(answer, Answer::Unknown(_)) {
                 break;
             }
-            answer = question.ask(runtime, &self.id, limit).await;
+            answer = question.ask(runtime, &self.id, limit, look).await;
         }
         let is_down = matches!(answer, Answer::Failed(_) | Answer::Unknown(_));
         if is_down && !counts.was_up && self.started.elapsed() < SETTLING {

@@ -15,6 +15,8 @@ use tokio::net::unix::pipe;
 /// The reading end.
 #[derive(Debug)]
 pub(super) enum Outlet {
+    /// Nobody has read of it yet, and of most nobody will.
+    Untouched(OwnedFd),
     /// Nothing waits for it yet.
     Unwatched(OwnedFd),
     /// It was empty once, and tells when it is not.
@@ -24,9 +26,8 @@ pub(super) enum Outlet {
 }
 
 impl Outlet {
-    pub(super) fn new(pipe: OwnedFd) -> io::Result<Self> {
-        rustix::io::ioctl_fionbio(&pipe, true)?;
-        Ok(Self::Unwatched(pipe))
+    pub(super) fn new(pipe: OwnedFd) -> Self {
+        Self::Untouched(pipe)
     }
 
     /// Reads what is there; none when that is nothing.
@@ -52,18 +53,29 @@ impl AsyncRead for Outlet {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if let Self::Untouched(pipe) = this {
+            rustix::io::ioctl_fionbio(&*pipe, true)?;
+            *this = match std::mem::replace(this, Self::Broken) {
+                Self::Untouched(pipe) => Self::Unwatched(pipe),
+                other => other,
+            };
+        }
         if let Self::Unwatched(pipe) = this
             && let Some(()) = Self::read_now(pipe, buffer)?
         {
             return Poll::Ready(Ok(()));
         }
         *this = match std::mem::replace(this, Self::Broken) {
-            Self::Unwatched(pipe) => Self::Watched(pipe::Receiver::from_owned_fd_unchecked(pipe)?),
+            Self::Untouched(pipe) | Self::Unwatched(pipe) => {
+                Self::Watched(pipe::Receiver::from_owned_fd_unchecked(pipe)?)
+            }
             other => other,
         };
         match this {
             Self::Watched(receiver) => Pin::new(receiver).poll_read(context, buffer),
-            Self::Unwatched(_) | Self::Broken => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            Self::Untouched(_) | Self::Unwatched(_) | Self::Broken => {
+                Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+            }
         }
     }
 }
@@ -77,7 +89,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_there_is_read_and_what_comes_later_is_waited_for() {
         let (reader, mut writer) = io::pipe().unwrap();
-        let mut outlet = Outlet::new(reader.into()).unwrap();
+        let mut outlet = Outlet::new(reader.into());
         writer.write_all(b"now").unwrap();
         let mut text = [0; 8];
         assert_eq!(outlet.read(&mut text).await.unwrap(), 3);

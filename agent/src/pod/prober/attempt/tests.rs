@@ -15,7 +15,8 @@ async fn one(probe: Value, answer: Option<i32>) -> Answer {
     let probe: Probe = serde_json::from_value(probe).expect("a probe");
     let id = ContainerId("c.0".into());
     let question = Question::new(&probe, &container, "127.0.0.1");
-    question.ask(&*fake, &id, Duration::from_secs(1)).await
+    let limit = Duration::from_secs(1);
+    question.ask(&*fake, &id, limit, Look::AtOnce).await
 }
 
 #[tokio::test]
@@ -28,6 +29,27 @@ async fn commands_pass_fail_or_time_out() {
     );
     let late = "command timed out: \"sleep x$(C)\" timed out after 1s";
     assert_eq!(one(exec, None).await, Answer::Failed(late.into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_command_is_found_at_once_or_with_that_of_others_but_never_past_its_limit() {
+    let (passed, late) = (Some(0), None);
+    for (look, answer, millis) in [
+        (Look::AtOnce, passed, 0),
+        (Look::Later, passed, 50),
+        (Look::AtOnce, late, 1000),
+        (Look::Later, late, 1000),
+    ] {
+        let fake = Fake::new();
+        fake.state().answer = answer;
+        let question = Question::Exec(vec!["true".into()]);
+        let id = ContainerId("c.0".into());
+        let began = Instant::now();
+        let limit = Duration::from_secs(1);
+        let ended = question.ask(&*fake, &id, limit, look).await;
+        assert_eq!(ended == Answer::Passed, answer.is_some(), "{ended:?}");
+        assert_eq!(began.elapsed().as_millis(), millis, "{look:?} {answer:?}");
+    }
 }
 
 #[tokio::test]
