@@ -31,6 +31,10 @@ pub(crate) struct Cgroups {
 
 /// The way into the cgroups, open for every process that is still to come: the lists that it must be written into
 /// after clone, and the directory for clone itself.
+///
+/// Of the lists of v1 it is that of threads. What is moved has one thread, and one that moves itself is the one case in which
+/// the kernel (5.5 and later) asks nobody else to wait: for a list of processes, it stops all forks and exits of the
+/// machine, and waits for an RCU grace period first when the last time is long ago, some 15 ms.
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
     v2: Option<OwnedFd>,
@@ -49,21 +53,21 @@ impl Entry {
     }
 
     /// Moves a process into what clone could not put it into. The first write after a quiet time waits for
-    /// an RCU grace period, about 15 ms; the others do not.
+    /// an RCU grace period, the others do not.
     pub(crate) fn join(&self, pid: i32) -> Result<()> {
         self.write(&pid.to_string())
     }
 
-    /// The same for the calling process, so that nobody else waits.
+    /// The same for the calling process, which has one thread. Nobody waits.
     pub(crate) fn enter(&self) -> Result<()> {
         self.write("0")
     }
 
     fn write(&self, pid: &str) -> Result<()> {
-        for mut procs in &self.v1 {
-            procs
+        for mut tasks in &self.v1 {
+            tasks
                 .write_all(pid.as_bytes())
-                .doing(|| format!("write {}", path_of(procs)))?;
+                .doing(|| format!("write {}", path_of(tasks)))?;
         }
         Ok(())
     }
@@ -88,9 +92,9 @@ impl Cgroups {
                 entry.v2 = Some(fd);
             } else {
                 let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-                let procs = openat(&fd, "cgroup.procs", flags, Mode::empty())
-                    .doing(|| format!("open cgroup.procs of {}", dir.display()))?;
-                entry.v1.push(procs.into());
+                let tasks = openat(&fd, "tasks", flags, Mode::empty())
+                    .doing(|| format!("open tasks of {}", dir.display()))?;
+                entry.v1.push(tasks.into());
             }
         }
         Ok(entry)
@@ -213,7 +217,7 @@ impl OomKills {
 /// Where a file is, for whoever reads of it.
 fn path_of(file: &File) -> String {
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-    fs::read_link(link).map_or_else(|_| "cgroup.procs".into(), |path| path.display().to_string())
+    fs::read_link(link).map_or_else(|_| "tasks".into(), |path| path.display().to_string())
 }
 
 /// The value of `oom_kill` in memory.events (v2) or memory.oom_control (v1).
