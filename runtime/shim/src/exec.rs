@@ -8,6 +8,7 @@
 
 mod child;
 mod nursery;
+mod place;
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -147,6 +147,7 @@ impl Shim {
             // None of these was theirs.
             other.oom_kills_before.around = kills.around;
         }
+        self.nursery.leave(key);
         self.detach_all(key);
         self.drop_stdin_relays(key);
         self.publish(&Event::ContainerExited { exit });

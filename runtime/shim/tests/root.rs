@@ -23,6 +23,9 @@ mod corpus;
 mod elf;
 #[path = "root/exec.rs"]
 mod exec;
+#[cfg(target_arch = "x86_64")]
+#[path = "root/home.rs"]
+mod home;
 #[path = "root/hostile.rs"]
 mod hostile;
 #[path = "root/isolation.rs"]

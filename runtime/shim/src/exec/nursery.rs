@@ -4,22 +4,20 @@
 //! the long way of a fork, which also tells what is wrong. A process that the zygote makes borrows the zygote's memory
 //! while it is already among the container's processes. It is not dumpable, so that reaching into it takes
 //! CAP_SYS_PTRACE over the node; a pod that has it in any of its containers has no zygote.
+//!
+//! Where one container is asked again and again, as its only exec probe does, the zygote moves in ([`Stay`]). It is then a
+//! process with the container's rights in its namespaces, which the container does not see (it is in no PID namespace but
+//! the node's) nor pay for (it is in none of its cgroups), and which ends with it.
 
-use std::os::fd::{AsFd, OwnedFd};
-
-use hanok_shim::protocol::{Capabilities, Process, RunSpec};
-use hanok_shim::sys::clone::ns;
+use hanok_shim::protocol::{Capabilities, RunSpec};
 use hanok_shim::sys::process;
-use hanok_shim::sys::zygote::{Ids, Order, Zygote};
-use rustix::fs::{FileType, fchown, fstat};
-use rustix::process::Uid;
+use hanok_shim::sys::zygote::{Stay, Zygote, allows_home};
 
-use super::child::NAMESPACES;
+use super::place::Place;
 use super::{Exec, Streams, Way, of_run};
-use crate::channel::ResolvedUser;
 use crate::container::Container;
-use crate::failure::{Doing, Result};
-use crate::process::{candidates, labels};
+use crate::failure::Result;
+use crate::process::labels;
 use crate::reap::Ending;
 use crate::shim::Shim;
 
@@ -42,6 +40,12 @@ pub(crate) struct Nursery {
     failures: u32,
     /// A process of the pod can look into its siblings.
     is_forbidden: bool,
+    /// The container of the last exec: where the next one is for the same, the zygote moves in.
+    last: Option<u64>,
+    /// The container that the zygote has moved into.
+    home: Option<u64>,
+    /// More than one container is asked, so that it had better stay on the node.
+    roams: bool,
 }
 
 /// An exec that was left to the zygote, with what the long way would need.
@@ -124,6 +128,35 @@ impl Nursery {
         }
     }
 
+    /// A container has ended: its namespaces are not to outlive it.
+    pub(crate) fn leave(&mut self, container: u64) {
+        if self.home == Some(container) {
+            self.end();
+        }
+    }
+
+    /// Where the zygote is to make the process of an exec. None when it has moved into another container than this one.
+    fn stay(&mut self, container: &Container, key: u64, users: bool) -> Option<Stay> {
+        let last = self.last.replace(key);
+        match self.home {
+            Some(home) if home == key => return Some(Stay::Home),
+            Some(_) => {
+                self.roams = true;
+                self.end();
+                return None;
+            }
+            None => {}
+        }
+        let process = &container.process;
+        let moves_in = last == Some(key)
+            && !self.roams
+            && !users
+            && container.entry.at_clone().is_none()
+            && labels(process).is_empty()
+            && allows_home(&process.seccomp);
+        Some(if moves_in { Stay::MovesIn } else { Stay::Away })
+    }
+
     fn is_of_use(&mut self) -> bool {
         let was_busy = std::mem::replace(&mut self.is_busy, true);
         was_busy && !self.is_ending && !self.is_forbidden && self.failures < MAX_FAILURES
@@ -137,6 +170,7 @@ impl Shim {
         let nursery = &mut self.nursery;
         if nursery.current.is_none() {
             (nursery.is_busy, nursery.failures) = (false, 0);
+            (nursery.last, nursery.roams) = (None, false);
             nursery.end();
         }
     }
@@ -149,6 +183,7 @@ impl Shim {
         streams: Streams,
     ) -> std::result::Result<Ordered, Streams> {
         if !self.nursery.is_of_use() {
+            self.nursery.last = Some(container);
             return Err(streams);
         }
         self.learn_of_births();
@@ -160,7 +195,12 @@ impl Shim {
             self.nursery.failures = MAX_FAILURES;
             return Err(streams);
         }
-        let Some(container) = self.containers.get(&container) else {
+        let key = container;
+        let Some(container) = self.containers.get(&key) else {
+            return Err(streams);
+        };
+        let users = self.users.as_ref();
+        let Some(stay) = self.nursery.stay(container, key, users.is_some()) else {
             return Err(streams);
         };
         let Some(zygote) = &mut self.nursery.zygote else {
@@ -168,11 +208,15 @@ impl Shim {
         };
         let place = Place {
             host: &self.host,
-            users: self.users.as_ref(),
+            users,
             container,
+            stay,
         };
         if place.give(zygote, args, &streams).is_none() {
             return Err(streams);
+        }
+        if stay == Stay::MovesIn {
+            self.nursery.home = Some(key);
         }
         Ok(Ordered {
             args: args.to_vec(),
@@ -236,7 +280,7 @@ impl Shim {
         let nursery = &mut self.nursery;
         nursery.failures += u32::from(!nursery.is_ending);
         let zygote = nursery.zygote.take();
-        (nursery.current, nursery.is_ending) = (None, false);
+        (nursery.current, nursery.is_ending, nursery.home) = (None, false, None);
         let Some((key, exec)) = current.and_then(|key| Some((key, self.execs.get_mut(&key)?)))
         else {
             return;
@@ -278,89 +322,5 @@ impl Shim {
         });
         let key = self.exec_place(&spec)?;
         self.fork_exec((key, exec.connection), spec, order.streams, exec.told)
-    }
-}
-
-/// Where an exec goes.
-struct Place<'a> {
-    host: &'a crate::host::Host,
-    users: Option<&'a crate::users::Users>,
-    container: &'a Container,
-}
-
-impl Place<'_> {
-    /// None when the order is out of the ordinary, or the zygote cannot take it.
-    fn give(&self, zygote: &mut Zygote, args: &[String], streams: &Streams) -> Option<()> {
-        let process = &self.container.process;
-        let user = self.container.user.as_ref()?;
-        let home = home(process, user)?;
-        let mut env: Vec<&str> = process.env.iter().map(String::as_str).collect();
-        env.extend(home.as_deref());
-        let null = self.host.null.as_fd();
-        let (stdout, stderr) = (streams.stdout.as_ref()?, streams.stderr.as_ref()?);
-        for stream in [stdout, stderr] {
-            self.hand_over(stream, user.uid).ok()?;
-        }
-        let entry = &self.container.entry;
-        let capabilities = &process.capabilities;
-        let users = self.users.map_or(0, |_| ns::USER);
-        let order = Order {
-            init: self.container.pidfd.as_fd(),
-            namespaces: NAMESPACES | users,
-            cgroup: entry.at_clone(),
-            lists: entry.lists(),
-            procfs: self.host.procfs.as_fd(),
-            score: process.oom_score_adj.unwrap_or(self.host.oom_score_adj),
-            labels: labels(process),
-            rlimits: &process.rlimits,
-            umask: process.umask.unwrap_or(0o022),
-            cwd: if process.cwd == "/" { "" } else { &process.cwd },
-            stdio: [null, stdout.as_fd(), stderr.as_fd()],
-            ids: Ids {
-                uid: user.uid,
-                gid: user.gid,
-                groups: &user.groups,
-                bounding: capabilities.bounding,
-                effective: capabilities.effective,
-                permitted: capabilities.permitted,
-                inheritable: capabilities.inheritable,
-                ambient: capabilities.ambient,
-                no_new_privileges: process.no_new_privileges,
-            },
-            seccomp: &process.seccomp,
-            seccomp_flags: process.seccomp_flags,
-            candidates: candidates(args, &process.env)?,
-            args,
-            env,
-        };
-        zygote.order(&order).ok()
-    }
-
-    /// A pipe belongs to the user, as on the long way.
-    fn hand_over(&self, stream: &OwnedFd, uid: u32) -> Result<()> {
-        let owner = match self.users {
-            Some(users) => users.owner(uid, 0).0,
-            None => Uid::from_raw(uid),
-        };
-        let stat = fstat(stream).doing(|| "stat a standard stream")?;
-        let is_fifo = FileType::from_raw_mode(stat.st_mode) == FileType::Fifo;
-        if is_fifo && stat.st_uid != owner.as_raw() {
-            fchown(stream, Some(owner), None).doing(|| "hand over a standard stream")?;
-        }
-        Ok(())
-    }
-}
-
-/// HOME, if the environment has none. None where only the container's files tell.
-#[expect(
-    clippy::option_option,
-    reason = "unknown is not the same as there already"
-)]
-fn home(process: &Process, user: &ResolvedUser) -> Option<Option<String>> {
-    match process.env.iter().find_map(|e| e.strip_prefix("HOME=")) {
-        Some("") => None,
-        Some(_) => Some(None),
-        None if user.home.is_empty() => None,
-        None => Some(Some(format!("HOME={}", user.home))),
     }
 }

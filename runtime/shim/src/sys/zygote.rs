@@ -9,11 +9,16 @@
 //! OOM killer ends; with `memory.oom.group` that is any process of a container at its limit. And a process that hangs before its
 //! exec holds up the zygote and not the shim, which goes the long way then.
 //!
+//! Who is asked for the same container again and again moves in ([`Stay`]): it becomes once what its children have to be, up to
+//! the filter, whose loading is the dearest step of all. It holds the container's namespaces then and has to end with it.
+//!
 //! What the process does is an [`Order`], which the shim has worked out to the last pointer. It lies on a board, which is
 //! all that shim and zygote share. Zygote and child take no lock, allocate nothing and make system calls only. A step that fails
 //! fails without a word: the shim does it again with a fork, which tells. Descriptors are sent beside it ([`parcel`]).
 
+mod birth;
 mod child;
+mod home;
 mod order;
 mod parcel;
 
@@ -27,7 +32,8 @@ use rustix::io::Errno;
 
 use super::clone::require_single_thread;
 use super::{Result, check};
-pub use order::{Ids, Order};
+pub use home::allows_home;
+pub use order::{Ids, Order, Stay};
 
 /// Its name among the processes: who looks for shims must not take it for one.
 pub const NAME: &CStr = c"hanok-zygote";
@@ -238,7 +244,7 @@ fn serve(board: NonNull<Board>, socket: &OwnedFd, maker: u32, bounding: u64) -> 
                     // SAFETY: the shim has written it, and does not while the board is not idle.
                     let plan = unsafe { &*shared.plan.get() };
                     if parcel::receive(shared.sent.load(Ordering::Relaxed)).is_err()
-                        || !plan.make(board, stack, &mut score)
+                        || !plan.make(board, stack, &mut score, maker)
                         || parcel::close_received().is_err()
                     {
                         break;

@@ -41,17 +41,17 @@ impl Run {
 }
 
 /// How a command ends, and what it says.
-fn run(pod: &Pod, container: &str, args: &[&str]) -> (Reply, String) {
+pub(crate) fn run(pod: &Pod, container: &str, args: &[&str]) -> (Reply, String) {
     begin(pod, container, "e", args).end()
 }
 
-fn said(pod: &Pod, container: &str, script: &str) -> String {
+pub(crate) fn said(pod: &Pod, container: &str, script: &str) -> String {
     let (reply, text) = run(pod, container, &["sh", "-c", script]);
     assert_eq!(reply, Reply::ExecExited { code: 0 }, "{text}");
     text
 }
 
-fn sleeper(pod: &Pod, id: &str) -> ContainerSpec {
+pub(crate) fn sleeper(pod: &Pod, id: &str) -> ContainerSpec {
     pod.spec(id, &["sleep", "1000"])
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn zygote(pod: &Pod) -> Option<i32> {
 }
 
 /// Has a second exec asked for, and so a zygote made.
-fn with_zygote(pod: &Pod, container: &str) -> i32 {
+pub(crate) fn with_zygote(pod: &Pod, container: &str) -> i32 {
     for _ in 0..2 {
         assert_eq!(said(pod, container, "echo up"), "up\n");
     }

@@ -6,7 +6,8 @@ use std::ptr::{NonNull, null};
 use std::sync::atomic::Ordering;
 
 use super::Board;
-use super::order::{Plan, Text};
+use super::birth::{clone_at_home, clone_onto};
+use super::order::{Plan, Stay, Text};
 
 /// A step failed. Which one, the long way tells.
 struct Failed;
@@ -66,15 +67,21 @@ impl Plan {
         board: NonNull<Board>,
         stack: *mut c_void,
         score: &mut Option<i32>,
+        maker: u32,
     ) -> bool {
-        if *score != Some(self.score) {
-            // Best effort, as everywhere.
-            let _ = self.write_proc(c"self/oom_score_adj".as_ptr(), self.score_text.all());
-            *score = Some(self.score);
-        }
-        // Its next child is born there.
-        if call!(SYS_setns, self.init, libc::CLONE_NEWPID).is_err() {
+        let stays = self.stay != Stay::Away;
+        if self.stay != Stay::Home && !self.set_out(score) {
             return false;
+        }
+        if self.stay == Stay::MovesIn && self.settle(maker).is_err() {
+            return false;
+        }
+        if stays {
+            // SAFETY: the board is mapped, and the rest is as below.
+            return unsafe {
+                let child = (*board.as_ptr()).child.as_ptr();
+                clone_at_home(stack, child, board) > 0
+            };
         }
         // SAFETY: clone_args is plain data for which all zeroes mean "not used".
         let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
@@ -93,6 +100,29 @@ impl Plan {
         unsafe { clone_onto(&mut args, board) > 0 }
     }
 
+    /// In the zygote: what every child of this container is born with.
+    fn set_out(&self, score: &mut Option<i32>) -> bool {
+        if *score != Some(self.score) {
+            // Best effort, as everywhere.
+            let _ = self.write_proc(c"self/oom_score_adj".as_ptr(), self.score_text.all());
+            *score = Some(self.score);
+        }
+        // Its next child is born there.
+        call!(SYS_setns, self.init, libc::CLONE_NEWPID).is_ok()
+    }
+
+    /// In the zygote: becomes what its children have to be.
+    fn settle(&self, maker: u32) -> Step {
+        self.move_in()?;
+        self.change_user()?;
+        // A change of the user has ended the bond to the maker.
+        call!(SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0)?;
+        if u32::try_from(call!(SYS_getppid)?) != Ok(maker) {
+            return Err(Failed);
+        }
+        self.confine()
+    }
+
     fn write_proc(&self, path: Text, text: &[u8]) -> Step {
         // SAFETY: all zeroes are valid.
         let mut how: libc::open_how = unsafe { std::mem::zeroed() };
@@ -108,9 +138,33 @@ impl Plan {
     /// In the child: all the way. Returns when a step failed.
     fn follow(&self) -> Result<std::convert::Infallible, Failed> {
         call!(SYS_setsid)?;
+        self.join_cgroups()?;
+        self.move_in()?;
+        self.take_streams()?;
+        self.change_user()?;
+        unblock_signals()?;
+        self.confine()?;
+        self.execute()
+    }
+
+    /// In a child of a zygote that has moved in: what is left.
+    fn follow_at_home(&self) -> Result<std::convert::Infallible, Failed> {
+        call!(SYS_setsid)?;
+        self.join_cgroups()?;
+        self.take_streams()?;
+        unblock_signals()?;
+        self.execute()
+    }
+
+    fn join_cgroups(&self) -> Step {
         for list in self.lists.all() {
             call!(SYS_write, *list, c"0".as_ptr(), 1)?;
         }
+        Ok(())
+    }
+
+    /// Limits, labels, namespaces, directory and keyring.
+    fn move_in(&self) -> Step {
         for (resource, soft, hard) in self.rlimits.all() {
             let limit = libc::rlimit64 {
                 rlim_cur: *soft,
@@ -135,6 +189,10 @@ impl Plan {
             libc::KEYCTL_JOIN_SESSION_KEYRING,
             null::<libc::c_char>()
         );
+        Ok(())
+    }
+
+    fn take_streams(&self) -> Step {
         for (place, fd) in self.stdio.iter().enumerate() {
             // The table of descriptors is the child's alone, and owned by nobody.
             call!(SYS_dup3, *fd, place, 0)?;
@@ -145,16 +203,10 @@ impl Plan {
             u32::MAX,
             libc::CLOSE_RANGE_CLOEXEC as u64
         )?;
-        self.change_user()?;
-        let (none, old) = ([0_u8; SIGNAL_SET], null::<u8>());
-        call!(
-            SYS_rt_sigprocmask,
-            libc::SIG_SETMASK,
-            none.as_ptr(),
-            old,
-            SIGNAL_SET
-        )?;
-        self.confine()?;
+        Ok(())
+    }
+
+    fn execute(&self) -> Result<std::convert::Infallible, Failed> {
         for candidate in self.candidates.all() {
             // It returns when it fails.
             let _ = call!(SYS_execve, *candidate, self.args.first, self.env.first);
@@ -237,6 +289,18 @@ impl Plan {
     }
 }
 
+fn unblock_signals() -> Step {
+    let (none, old) = ([0_u8; SIGNAL_SET], null::<u8>());
+    call!(
+        SYS_rt_sigprocmask,
+        libc::SIG_SETMASK,
+        none.as_ptr(),
+        old,
+        SIGNAL_SET
+    )?;
+    Ok(())
+}
+
 /// Takes the bits of a mask from the bounding set of the caller. False when that failed.
 pub(super) fn drop_capabilities(mask: u64) -> bool {
     for capability in (0..u64::BITS).filter(|bit| mask & (1 << bit) != 0) {
@@ -284,55 +348,18 @@ fn capset(effective: u64, permitted: u64, inheritable: u64) -> Step {
 
 /// Where the child begins.
 #[cfg(target_arch = "x86_64")]
-extern "C" fn begin(board: *const Board) -> ! {
+pub(super) extern "C" fn begin(board: *const Board) -> ! {
     // SAFETY: the zygote's board, which is mapped in the memory that this process borrows.
     let board = unsafe { &*board };
     // SAFETY: nobody writes it before this process is done with the zygote's memory.
-    let Err(Failed) = (unsafe { &*board.plan.get() }).follow();
+    let plan = unsafe { &*board.plan.get() };
+    let Err(Failed) = match plan.stay {
+        Stay::Away => plan.follow(),
+        Stay::MovesIn | Stay::Home => plan.follow_at_home(),
+    };
     board.failed.store(1, Ordering::Release);
     loop {
         // This process alone, without anything that is left to be done at an exit.
         let _ = call!(SYS_exit_group, 1);
     }
-}
-
-/// clone3 with a stack for the child, which begins in [`begin`] there. Gives what clone3 gives to the caller.
-///
-/// # Safety
-/// The arguments name a stack that is free, and the caller is held up until the child is done with its memory.
-#[cfg(target_arch = "x86_64")]
-unsafe fn clone_onto(args: &mut libc::clone_args, board: NonNull<Board>) -> libc::c_long {
-    let entry: extern "C" fn(*const Board) -> ! = begin;
-    let result: libc::c_long;
-    // SAFETY: the call changes rax, rcx and r11 for the caller. The child has the caller's registers and another stack,
-    // whose end is aligned; it does not come out of the block.
-    unsafe {
-        std::arch::asm!(
-            "syscall",
-            "test rax, rax",
-            "jnz 2f",
-            "xor ebp, ebp",
-            "mov rdi, r12",
-            "call r13",
-            "ud2",
-            "2:",
-            inlateout("rax") libc::SYS_clone3 => result,
-            in("rdi") std::ptr::from_mut(args),
-            in("rsi") size_of::<libc::clone_args>(),
-            in("r12") board.as_ptr(),
-            in("r13") entry,
-            lateout("rcx") _,
-            lateout("r11") _,
-        );
-    }
-    result
-}
-
-/// Nobody has written it.
-///
-/// # Safety
-/// None is needed.
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn clone_onto(_: &mut libc::clone_args, _: NonNull<Board>) -> libc::c_long {
-    -1
 }

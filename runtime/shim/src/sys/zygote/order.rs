@@ -8,16 +8,31 @@ use rustix::io::Errno;
 use super::super::Result;
 use super::parcel::Parcel;
 
+/// Where the zygote is when it makes a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stay {
+    /// On the node: the process does everything by itself.
+    Away,
+    /// It moves in, for good: it becomes itself what the process has to be, and has the container's filter, so that this
+    /// one and all after it are born so. Its cgroups stay its own, and it is in no PID namespace of the container's. For
+    /// orders without a cgroup of v2, labels and a user namespace, if [`allows_home`](super::allows_home) says so.
+    MovesIn,
+    /// It has moved in, for the container of this order.
+    Home,
+}
+
 /// What a process is to become. All of it is what the long way does too, in the same order.
 #[derive(Debug)]
 pub struct Order<'a> {
+    /// Who does what of it.
+    pub stay: Stay,
     /// Pidfd of the container's init.
     pub init: BorrowedFd<'a>,
     /// Namespaces to join, as the bits of [`ns`](crate::sys::clone::ns), beside PID. With USER it becomes root there.
     pub namespaces: u64,
     /// The cgroup v2 to be born in.
     pub cgroup: Option<BorrowedFd<'a>>,
-    /// `cgroup.procs` of v1, where it writes itself into.
+    /// `tasks` of v1, where it writes itself into.
     pub lists: Vec<BorrowedFd<'a>>,
     /// The verified procfs.
     pub procfs: BorrowedFd<'a>,
@@ -72,6 +87,7 @@ pub struct Ids<'a> {
 
 /// An order as the zygote reads it. Pointers are to the rest of the board.
 pub(super) struct Plan {
+    pub(super) stay: Stay,
     pub(super) init: RawFd,
     pub(super) namespaces: u64,
     pub(super) cgroup: RawFd,
@@ -147,6 +163,7 @@ impl<'a> Order<'a> {
         // SAFETY: the promise about `free`.
         unsafe {
             let plan = Plan {
+                stay: self.stay,
                 init: parcel.add(self.init)?,
                 namespaces: self.namespaces,
                 cgroup: cgroup.unwrap_or(-1),
@@ -168,7 +185,7 @@ impl<'a> Order<'a> {
                 inheritable: ids.inheritable,
                 ambient: ids.ambient,
                 no_new_privileges: ids.no_new_privileges,
-                seccomp: room.many(&filter(self.seccomp)?)?,
+                seccomp: room.many(&instructions(self.seccomp)?)?,
                 seccomp_flags: self.seccomp_flags,
                 candidates: room.texts(&candidates)?,
                 args: room.texts(&args)?,
@@ -179,8 +196,11 @@ impl<'a> Order<'a> {
     }
 }
 
+/// `struct sock_filter`.
+pub(super) type Instruction = libc::sock_filter;
+
 /// The instructions of a filter.
-fn filter(bytes: &[u8]) -> Result<Vec<libc::sock_filter>> {
+pub(super) fn instructions(bytes: &[u8]) -> Result<Vec<Instruction>> {
     let (chunks, rest) = bytes.as_chunks::<8>();
     if !rest.is_empty() || u16::try_from(chunks.len()).is_err() {
         return Err(Errno::INVAL);
