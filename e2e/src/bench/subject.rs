@@ -46,6 +46,9 @@ impl Subject {
             Self::Hanok(node) => {
                 let mut pids = network::processes_in(&node.netns());
                 pids.extend(node.cgroup_processes());
+                // A shim's zygote may live in the network of its pod.
+                let made: Vec<i32> = pids.iter().flat_map(|pid| children(*pid)).collect();
+                pids.extend(made);
                 pids
             }
             Self::Kubelet(peer) => peer.processes(),
@@ -61,6 +64,12 @@ impl Subject {
         }
         kinds
     }
+}
+
+fn children(pid: i32) -> Vec<i32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let children = text.split_whitespace();
+    children.filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// What a process is; none for a pod's own program.
