@@ -95,6 +95,7 @@ cluster-status:
 cluster-programs:
 	e2e/install.sh test
 	e2e/controlplane/build.sh target/bin $(CONTROL_PLANE)
+	e2e/localapi/build.sh target/bin
 	e2e/testapp/build.sh
 	$(CARGO) build --locked --quiet --workspace --bin hanok-lab
 

@@ -23,6 +23,8 @@ mod images;
 mod isolation;
 #[path = "stories/joining.rs"]
 mod joining;
+#[path = "stories/local_apis.rs"]
+mod local_apis;
 #[path = "stories/logs_and_exec.rs"]
 mod logs_and_exec;
 #[path = "stories/lost.rs"]
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
         admission::stories(),
         taints::stories(),
         static_pods::stories(),
+        local_apis::stories(),
         agent_killed::stories(),
         bad_input::stories(),
         run::stories(),

@@ -1,4 +1,6 @@
-//! The pods of this node as others may see them: each worker writes its own entry, anybody reads.
+//! The pods of this node as others may see them: each worker writes its own entry, anybody reads, or follows what changes.
+
+pub mod follow;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -6,10 +8,11 @@ use std::time::Duration;
 
 use hanok_runtime::api::PodUid;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::spec;
+use super::worker::Existence;
 use crate::sinks::{PodDirectory, PodEntry};
 
 /// The owner of the set turns to its work at least once a minute, and never waits for anybody long.
@@ -22,6 +25,21 @@ struct Entry {
     bell: Arc<Notify>,
     stale: bool,
     over: bool,
+    /// The status is the worker's own, and not what the pod came with.
+    own_status: bool,
+    /// Somebody wants or wanted it here; else the runtime had it, and it goes.
+    has_object: bool,
+    /// The news of its latest change.
+    revision: u64,
+}
+
+/// What there is to follow: a doorbell, from which nobody learns what has changed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct News {
+    /// Grows with every change of a pod.
+    revision: u64,
+    /// Every source has told what it knew at its start.
+    pub synced: bool,
 }
 
 /// The pods of this node, and the bells of their workers. Cheap to clone.
@@ -32,6 +50,7 @@ pub struct Pods {
     over: Arc<Notify>,
     /// When the owner of the set has last turned to its work.
     turned: Arc<Mutex<Option<Instant>>>,
+    news: Arc<watch::Sender<News>>,
 }
 
 impl Pods {
@@ -85,20 +104,34 @@ impl Pods {
         self.over.notified().await;
     }
 
+    /// Every source has told what it knew at its start.
+    pub(crate) fn set_synced(&self) {
+        self.news.send_modify(|news| news.synced = true);
+    }
+
+    /// The next revision. Asked for while the entries are locked, so that whoever is rung finds the change.
+    fn revise(&self) -> u64 {
+        self.news.send_modify(|news| news.revision += 1);
+        self.news.borrow().revision
+    }
+
     /// Adds a pod; its worker writes through the slot.
-    pub(super) fn add(&self, pod: Arc<Pod>, bell: Arc<Notify>) -> Slot {
+    pub(in crate::pod) fn add(&self, pod: Arc<Pod>, bell: Arc<Notify>, exists: Existence) -> Slot {
         let uid = spec::uid(&pod);
         let status = pod.status.clone().unwrap_or_default();
         let shown = PodEntry { pod, status };
-        self.write().insert(
-            uid.clone(),
-            Entry {
-                shown,
-                bell,
-                stale: false,
-                over: false,
-            },
-        );
+        let mut entries = self.write();
+        let entry = Entry {
+            shown,
+            bell,
+            stale: false,
+            over: false,
+            own_status: false,
+            has_object: exists != Existence::Orphan,
+            revision: self.revise(),
+        };
+        entries.insert(uid.clone(), entry);
+        drop(entries);
         Slot {
             pods: self.clone(),
             uid,
@@ -153,6 +186,7 @@ impl Slot {
     pub(super) fn set_pod(&self, pod: Arc<Pod>) {
         if let Some(entry) = self.pods.write().get_mut(&self.uid) {
             entry.shown.pod = pod;
+            entry.revision = self.pods.revise();
         }
     }
 
@@ -171,16 +205,64 @@ impl Slot {
         self.pods.over.notify_one();
     }
 
+    /// The worker stands by a status that nobody needs to be told: what the pod came with, or what others added to it.
+    pub(super) fn confirm_status(&self, status: &PodStatus) {
+        let is_shown = |entry: &Entry| entry.own_status && entry.shown.status == *status;
+        if !self.pods.read().get(&self.uid).is_some_and(is_shown) {
+            self.set_status(status.clone());
+        }
+    }
+
     /// Shows the pod's newest status.
     pub(super) fn set_status(&self, status: PodStatus) {
         if let Some(entry) = self.pods.write().get_mut(&self.uid) {
             entry.shown.status = status;
+            entry.own_status = true;
+            entry.revision = self.pods.revise();
         }
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.pods.write().remove(&self.uid);
+        let mut entries = self.pods.write();
+        entries.remove(&self.uid);
+        self.pods.revise();
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! Pods without workers, for tests of those who look at them.
+
+    use super::*;
+
+    /// A pod that is entered; it goes when this does.
+    pub(crate) struct Entered(Slot);
+
+    impl Entered {
+        pub(crate) fn set_pod(&self, pod: Arc<Pod>) {
+            self.0.set_pod(pod);
+        }
+
+        pub(crate) fn set_status(&self, status: PodStatus) {
+            self.0.set_status(status);
+        }
+
+        pub(crate) fn confirm_status(&self, status: &PodStatus) {
+            self.0.confirm_status(status);
+        }
+
+        pub(crate) fn set_over(&self) {
+            self.0.set_over();
+        }
+    }
+
+    pub(crate) fn enter(pods: &Pods, pod: Pod) -> Entered {
+        Entered(pods.add(Arc::new(pod), Arc::default(), Existence::Object))
+    }
+
+    pub(crate) fn enter_orphan(pods: &Pods, pod: Pod) -> Entered {
+        Entered(pods.add(Arc::new(pod), Arc::default(), Existence::Orphan))
     }
 }

@@ -147,6 +147,7 @@ impl Workers {
             }
             PodUpdate::Synced => {
                 self.synced = true;
+                self.pods.set_synced();
                 self.keep_house();
             }
         }
@@ -223,7 +224,7 @@ impl Workers {
             .and_then(|status| status.phase.as_deref());
         let was_over = phase.is_some_and(spec::is_terminal_phase);
         let bell = Arc::new(Notify::new());
-        let slot = self.pods.add(pod.clone(), bell.clone());
+        let slot = self.pods.add(pod.clone(), bell.clone(), desired.exists);
         let (sender, inbox) = watch::channel(desired);
         let worker = Worker::new(self.deps.clone(), inbox, bell.clone(), slot);
         let name = format!("{}/{}", spec::namespace(&pod), spec::name(&pod));

@@ -1,13 +1,10 @@
-use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use http::uri::PathAndQuery;
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
-use tokio::net::UnixStream;
 use tonic::Code;
 
 use super::*;
+use crate::local_grpc::testing::Served;
 use crate::sinks::PodEntry;
 
 /// A node with a pod that runs and one that is over.
@@ -44,45 +41,8 @@ impl PodDirectory for Node {
     }
 }
 
-/// A socket that is served, in a directory that goes with it.
-struct Served {
-    dir: tempfile::TempDir,
-    stop: CancellationToken,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Served {
-    fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let listener = bind(&socket(dir.path())).unwrap();
-        let stop = CancellationToken::new();
-        let task = tokio::spawn(serve(listener, Arc::new(Node), stop.clone()));
-        Self { dir, stop, task }
-    }
-
-    /// A call by a client of gRPC, on a connection of its own.
-    async fn call<Q, A>(&self, method: &str, message: Q) -> Result<A, Status>
-    where
-        Q: prost::Message + Send + Sync + 'static,
-        A: prost::Message + Default + Send + Sync + 'static,
-    {
-        let stream = UnixStream::connect(socket(self.dir.path())).await.unwrap();
-        let handshake =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
-        let (sender, connection) = handshake.await.unwrap();
-        tokio::spawn(connection);
-        let service = service_fn(move |request: http::Request<tonic::body::Body>| {
-            let mut sender = sender.clone();
-            async move { sender.send_request(request).await }
-        });
-        let origin = "http://localhost".parse().unwrap();
-        let mut client = tonic::client::Grpc::with_origin(service, origin);
-        client.ready().await.unwrap();
-        let path: PathAndQuery = format!("/v1.PodResourcesLister/{method}").parse().unwrap();
-        let request = tonic::Request::new(message);
-        let codec = ProstCodec::<Q, A>::default();
-        Ok(client.unary(request, path, codec).await?.into_inner())
-    }
+fn served() -> Served {
+    Served::start(socket, routes(Arc::new(Node)))
 }
 
 /// The names of the pods and their containers.
@@ -101,9 +61,9 @@ fn names(pods: &[PodResources]) -> Vec<(&str, &str, Vec<&str>)> {
 
 #[tokio::test]
 async fn pods_that_are_not_over_are_told_with_their_lasting_containers() {
-    let served = Served::start();
+    let served = served();
     let listed: ListPodResourcesResponse = served
-        .call("List", ListPodResourcesRequest {})
+        .call("/v1.PodResourcesLister/List", ListPodResourcesRequest {})
         .await
         .unwrap();
     let front = vec![("shop", "front", vec!["proxy", "web", "log"])];
@@ -112,34 +72,66 @@ async fn pods_that_are_not_over_are_told_with_their_lasting_containers() {
         pod_name: "front".into(),
         pod_namespace: "shop".into(),
     };
-    let got: GetPodResourcesResponse = served.call("Get", wanted.clone()).await.unwrap();
+    let got: GetPodResourcesResponse = served
+        .call("/v1.PodResourcesLister/Get", wanted.clone())
+        .await
+        .unwrap();
     assert_eq!(got.pod_resources.as_ref(), listed.pod_resources.first());
     let elsewhere = GetPodResourcesRequest {
         pod_namespace: "other".into(),
         ..wanted
     };
     let refused = served
-        .call::<_, GetPodResourcesResponse>("Get", elsewhere)
+        .call::<_, GetPodResourcesResponse>("/v1.PodResourcesLister/Get", elsewhere)
         .await
         .unwrap_err();
     assert_eq!(refused.code(), Code::Unknown);
     assert_eq!(refused.message(), "pod front in namespace other not found");
+    let over = GetPodResourcesRequest {
+        pod_name: "over".into(),
+        pod_namespace: "shop".into(),
+    };
+    let refused = served.call::<_, GetPodResourcesResponse>("/v1.PodResourcesLister/Get", over);
+    assert_eq!(refused.await.unwrap_err().code(), Code::Unknown);
     let all: AllocatableResourcesResponse = served
-        .call("GetAllocatableResources", AllocatableResourcesRequest {})
+        .call(
+            "/v1.PodResourcesLister/GetAllocatableResources",
+            AllocatableResourcesRequest {},
+        )
         .await
         .unwrap();
     assert_eq!(all, AllocatableResourcesResponse::default());
     let unknown = served
-        .call::<_, AllocatableResourcesResponse>("Watch", AllocatableResourcesRequest {})
+        .call::<_, AllocatableResourcesResponse>(
+            "/v1.PodResourcesLister/Watch",
+            AllocatableResourcesRequest {},
+        )
         .await;
     assert_eq!(unknown.unwrap_err().code(), Code::Unimplemented);
 }
 
+#[tokio::test]
+async fn the_elder_version_tells_all_pods_with_their_apps() {
+    let served = served();
+    let listed: ListPodResourcesResponse = served
+        .call(
+            "/v1alpha1.PodResourcesLister/List",
+            ListPodResourcesRequest {},
+        )
+        .await
+        .unwrap();
+    let all = ["front", "over"].map(|name| ("shop", name, vec!["web", "log"]));
+    assert_eq!(names(&listed.pod_resources), all);
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_calls_too_often_is_turned_away() {
-    let served = Served::start();
+    let served = served();
     let list = async || {
-        let listed = served.call::<_, ListPodResourcesResponse>("List", ListPodResourcesRequest {});
+        let listed = served.call::<_, ListPodResourcesResponse>(
+            "/v1.PodResourcesLister/List",
+            ListPodResourcesRequest {},
+        );
         listed
             .await
             .map(drop)
@@ -154,26 +146,4 @@ async fn who_calls_too_often_is_turned_away() {
         assert_eq!(list().await, refused);
         tokio::time::advance(Duration::from_millis(10)).await;
     }
-}
-
-#[tokio::test]
-async fn a_socket_takes_the_place_of_one_before_it_and_is_closed_in_the_end() {
-    let served = Served::start();
-    let path = socket(served.dir.path());
-    let directory = path.parent().unwrap();
-    assert_eq!(
-        fs::metadata(directory).unwrap().permissions().mode() & 0o777,
-        0o750
-    );
-    let again = bind(&path).unwrap();
-    let names: Vec<_> = fs::read_dir(directory)
-        .unwrap()
-        .flatten()
-        .map(|one| one.file_name())
-        .collect();
-    assert_eq!(names, ["kubelet.sock"]);
-    drop(again);
-    served.stop.cancel();
-    served.task.await.unwrap();
-    assert!(UnixStream::connect(&path).await.is_err());
 }

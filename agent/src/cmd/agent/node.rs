@@ -2,9 +2,11 @@
 
 use std::fs::File;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
+use axum::Router;
 use hanok_runtime::api::RuntimeService;
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use tokio::net::UnixListener;
@@ -18,11 +20,13 @@ use crate::assembly::Assembled;
 use crate::client::ApiServer;
 use crate::config::Settings;
 use crate::embedded;
+use crate::local_grpc;
 use crate::node::status::Facts;
 use crate::node::view::{Basis, ClusterNode};
 use crate::pod::directory::Pods;
 use crate::pod::settings::{Clock, Deps, RuntimeClasses};
 use crate::pod_resources;
+use crate::pods_api;
 use crate::server::{Reviewer, Server, ServerConfig};
 use crate::sinks::{EventSink, Objects, StatusSink};
 use crate::timeline::Timeline;
@@ -45,8 +49,8 @@ pub(super) struct Node {
 /// What the node serves.
 pub(super) struct Apis {
     kubelet: Server,
-    /// For programs on this machine; none where its socket cannot be made.
-    resources: Option<(UnixListener, Pods)>,
+    /// For programs on this machine; without those whose sockets cannot be made.
+    local: Vec<(UnixListener, Router)>,
 }
 
 /// Whom the pod workers talk to beyond the machine.
@@ -126,16 +130,16 @@ impl Node {
         self.watchdog.look_at(pods.clone());
         let deps = parts::server_deps(&self.settings, &self.assembled, pods.clone(), reviewer);
         let kubelet = Server::bind(self.server_config(), deps)?;
-        let socket = pod_resources::socket(&self.settings.paths.root_dir);
-        let resources = match pod_resources::bind(&socket) {
-            Ok(listener) => Some((listener, pods)),
-            Err(error) => {
-                let socket = socket.display();
-                tracing::warn!(%error, %socket, "the PodResources API is not served");
-                None
-            }
-        };
-        Ok(Apis { kubelet, resources })
+        let root = &self.settings.paths.root_dir;
+        let local = [
+            (pods_api::socket(root), pods_api::routes(pods.clone())),
+            (
+                pod_resources::socket(root),
+                pod_resources::routes(Arc::new(pods)),
+            ),
+        ];
+        let local = local.into_iter().filter_map(bind_local).collect();
+        Ok(Apis { kubelet, local })
     }
 
     fn server_config(&self) -> ServerConfig {
@@ -152,8 +156,8 @@ impl Node {
     ) -> anyhow::Result<()> {
         notify::tell(notify::READY);
         let done = stop.child_token();
-        if let Some((listener, pods)) = apis.resources {
-            tokio::spawn(pod_resources::serve(listener, Arc::new(pods), done.clone()));
+        for (listener, routes) in apis.local {
+            tokio::spawn(local_grpc::serve(listener, routes, done.clone()));
         }
         let served = apis.kubelet.run(stop).await;
         done.cancel();
@@ -165,5 +169,17 @@ impl Node {
         }
         tracing::info!("hanok agent ends, pods run on");
         Ok(served?)
+    }
+}
+
+/// A node is one without the APIs for programs on its machine too.
+fn bind_local((socket, routes): (PathBuf, Router)) -> Option<(UnixListener, Router)> {
+    match local_grpc::bind(&socket) {
+        Ok(listener) => Some((listener, routes)),
+        Err(error) => {
+            let socket = socket.display();
+            tracing::warn!(%error, %socket, "an API for this machine is not served");
+            None
+        }
     }
 }

@@ -35,6 +35,7 @@ impl Worker {
             now,
         });
         if self.last.as_ref() == Some(&status) {
+            self.slot.confirm_status(&status);
             return;
         }
         if let Some(ended) = self.restart_began(seen)

@@ -2,6 +2,7 @@
 
 mod admission;
 mod clock;
+mod follow;
 mod hooks;
 mod lifecycle;
 mod probes;

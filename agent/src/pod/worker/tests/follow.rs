@@ -1,0 +1,59 @@
+//! What those who follow the pods are told of a status that the API server has already.
+
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::{Duration, is_ready};
+use crate::pod::directory::follow::Followed;
+use crate::pod::fake::{Fake, Node};
+use crate::pod::{sample, spec};
+use crate::sinks::PodUpdate;
+
+/// The node's only pod, some time after it has been told of it.
+async fn followed(node: &Node) -> Followed {
+    sleep(Duration::from_secs(1)).await;
+    node.pods.after(None).expect("a pod").1
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_that_is_as_it_was_before_a_restart_is_the_nodes_own() {
+    let fake = Fake::new();
+    let node = Node::start(&fake);
+    let mut pod = sample::pod("Always", &[], &["a"]);
+    node.apply(&pod).await;
+    node.until("ready", is_ready).await;
+    let before = followed(&node).await;
+    assert!(before.own_status);
+    node.kill().await;
+    let told = fake.state().statuses.len();
+    pod.status = Some(before.status.clone());
+    let node = Node::start(&fake);
+    assert!(!node.pods.news().borrow().synced);
+    node.apply(&pod).await;
+    node.send(PodUpdate::Synced).await;
+    let after = followed(&node).await;
+    assert!(node.pods.news().borrow().synced);
+    assert_eq!(fake.state().statuses.len(), told, "it is told again");
+    assert!(after.own_status);
+    assert_eq!(after.status, before.status);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_others_add_to_a_status_is_followed() {
+    let node = Node::start(&Fake::new());
+    let mut pod = sample::pod("Always", &[], &["a"]);
+    node.apply(&pod).await;
+    node.until("ready", is_ready).await;
+    let before = followed(&node).await;
+    let mut status = before.status.clone();
+    let theirs = json!({"type": "example.com/theirs", "status": "True"});
+    let theirs = serde_json::from_value(theirs).expect("a condition");
+    status.conditions.get_or_insert_default().push(theirs);
+    pod.status = Some(status);
+    node.apply(&pod).await;
+    let after = followed(&node).await;
+    assert!(after.revision > before.revision);
+    let mut conditions = after.status.conditions.iter().flatten();
+    assert!(conditions.any(|one| one.type_ == "example.com/theirs"));
+    assert_eq!(spec::uid(&after.pod), spec::uid(&before.pod));
+}
