@@ -46,9 +46,10 @@ impl Inner {
         }
     }
 
-    /// Nothing is known of this container: the network of now is asked, without a result, and leases
-    /// under its id are freed.
+    /// Nothing is known of this container: the network of now is asked, without a result, and leases under its id are
+    /// freed, unless a plugin fails, which may know the address still.
     async fn del_unknown(&self, attachment: &Attachment, errors: &mut Vec<RunnerError>) {
+        let before = errors.len();
         match self.config() {
             Ok(config) => {
                 let entry = Entry {
@@ -62,6 +63,9 @@ impl Inner {
             // No network of now, or one that nobody can use: nothing was attached by it, else there were an entry in
             // the cache. But there may have been another one: our own pair is known by its name.
             Err(_) => errors.extend(self.del_pair(attachment).await.err()),
+        }
+        if errors.len() > before {
+            return;
         }
         for dir in self.lease_dirs() {
             if let Err(e) = ipam::release(&dir, &attachment.id, &attachment.ifname) {

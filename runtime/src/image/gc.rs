@@ -57,14 +57,22 @@ async fn if_pending(core: &Arc<Core>) -> Result<(), ImageError> {
         return Ok(());
     }
     let core = Arc::clone(core);
-    tokio::task::spawn_blocking(move || {
+    tokio::task::spawn_blocking(move || while_pending(&core, sweep)).await?
+}
+
+/// Sweeps once more for who wanted to meanwhile: nobody else can while this one does.
+pub(super) fn while_pending(
+    core: &Core,
+    sweep: impl Fn(&Core) -> Result<(), ImageError>,
+) -> Result<(), ImageError> {
+    while core.gc_pending.load(Ordering::SeqCst) {
         let Some(_lock) = Lock::alone(&core.root)? else {
             return Ok(());
         };
         core.gc_pending.store(false, Ordering::SeqCst);
-        sweep(&core)
-    })
-    .await?
+        sweep(core)?;
+    }
+    Ok(())
 }
 
 /// Collects when it is dropped, if somebody wanted to and could not; nobody waits for it.

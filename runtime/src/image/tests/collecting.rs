@@ -1,12 +1,15 @@
 //! What nobody needs, when that is said while somebody adds: it goes when the last of them is done, or has given up.
 
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::build::two_layers;
 use super::imports::{layout_files, write_layout};
 use super::registry_stub::{Registry, silent};
 use super::*;
-use crate::image::gc::Lock;
+use crate::image::gc::{self, Lock};
 
 async fn until(condition: impl Fn() -> bool) {
     let wait = async {
@@ -70,4 +73,23 @@ async fn what_nobody_needs_goes_after_a_pull_that_is_dropped() {
     assert_ne!(blobs(), 0, "somebody pulls still");
     second.abort();
     until(|| blobs() == 0).await;
+}
+
+#[test]
+fn who_wants_to_collect_during_a_sweep_gets_another_one() {
+    let (_root, images) = store();
+    let sweeps = Cell::new(0);
+    images.core.gc_pending.store(true, Ordering::SeqCst);
+    let swept = gc::while_pending(&images.core, |core| {
+        if sweeps.replace(sweeps.get() + 1) == 0 {
+            let own = Arc::clone(&images.core);
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.block_on(gc::collect(&own)).unwrap();
+        }
+        assert!(Lock::alone(&core.root).unwrap().is_none());
+        Ok(())
+    });
+    swept.unwrap();
+    assert_eq!(sweeps.get(), 2);
+    assert!(!images.core.gc_pending.load(Ordering::SeqCst));
 }
