@@ -3,6 +3,7 @@
 use hanok_shim::protocol::Reply;
 use hanok_shim::sys::process;
 
+use crate::exec::Exec;
 use crate::failure::{Failure, Result};
 use crate::shim::{Outcome, Shim};
 
@@ -55,16 +56,48 @@ impl Shim {
             }
             return false;
         }
-        let processes = self
-            .containers
-            .get(&exec.container)
-            .map(|c| c.cgroups.processes());
-        for pid in processes.unwrap_or_default() {
-            if process::session_of(pid) == Ok(exec.pid) {
-                let _ = process::kill(pid, signal);
-            }
-        }
-        let _ = process::kill(-exec.pid, signal);
+        let container = self.containers.get(&exec.container);
+        let processes = container.map(|c| c.cgroups.processes());
+        signal_session(exec.pid, &processes.unwrap_or_default(), signal);
         true
+    }
+
+    /// Kills some of the execs, however far they have come.
+    pub(crate) fn kill_execs(&mut self, which: impl Fn(&Exec) -> bool) {
+        let execs = self.execs.iter().filter(|(_, exec)| which(exec));
+        let execs: Vec<u64> = execs.map(|(&key, _)| key).collect();
+        for key in execs {
+            self.kill_session(key, libc::SIGKILL);
+        }
+    }
+}
+
+/// Signals a session's members among some processes, and its leader, which is a child that has not been reaped.
+fn signal_session(leader: i32, processes: &[i32], signal: i32) {
+    for &pid in processes {
+        if process::session_of(pid) == Ok(leader) {
+            let _ = process::kill(pid, signal);
+        }
+    }
+    // Just born, it is in its maker's session and group, and may not have joined the cgroups.
+    if process::kill(-leader, signal).is_err() {
+        let _ = process::kill(leader, signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_leads_no_session_yet_is_killed() {
+        let mut born = Command::new("sleep").arg("5").spawn().unwrap();
+        let pid = born.id().cast_signed();
+        assert_ne!(process::session_of(pid), Ok(pid));
+        signal_session(pid, &[], libc::SIGKILL);
+        assert_eq!(born.wait().unwrap().signal(), Some(libc::SIGKILL));
     }
 }

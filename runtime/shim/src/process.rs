@@ -74,7 +74,8 @@ fn try_become(
     // A keyring of the node's session would be shared by all containers. Not every kernel has keyrings.
     let _ = process::join_new_keyring();
     // What was duplicated is closed with the rest, by the exec.
-    install_stdio(&stdio, &user).map_err(|failure| explain(host, &user, failure))?;
+    install_stdio(&stdio, &user, gate.is_some())
+        .map_err(|failure| explain(host, &user, failure))?;
     let program = program::Program::find(&spec.args, &environment(spec, &user))?;
     exec::close_on_exec_from(gate.map_or(3, Gate::first_closed)).doing(|| "close descriptors")?;
     credentials::change_user(spec, &user).map_err(|failure| explain(host, &user, failure))?;
@@ -147,8 +148,8 @@ fn set_label(host: &Host, spec: &Process) -> Result<()> {
 }
 
 /// Descriptors 0, 1 and 2, owned by the container's user as far as they are pipes or terminals: programs open
-/// /dev/stdout. The node's null device and sockets of the runtime are left alone.
-fn install_stdio(stdio: &Stdio, user: &ResolvedUser) -> Result<()> {
+/// /dev/stdout. The node's null device and sockets of the runtime are left alone. `of_bundle`: `hanok oci` asks.
+fn install_stdio(stdio: &Stdio, user: &ResolvedUser, of_bundle: bool) -> Result<()> {
     if stdio.terminal {
         rustix::process::ioctl_tiocsctty(&stdio.stdin).doing(|| "take the terminal")?;
     }
@@ -156,18 +157,23 @@ fn install_stdio(stdio: &Stdio, user: &ResolvedUser) -> Result<()> {
         let stat = fstat(fd).doing(|| "stat a standard stream")?;
         let is_fifo = FileType::from_raw_mode(stat.st_mode) == FileType::Fifo;
         if (is_fifo || stdio.terminal) && stat.st_uid != user.uid {
-            let owner = rustix::process::Uid::from_raw(user.uid);
-            match fchown(fd, Some(owner), None) {
-                // One that `hanok oci` was started with has been handed to another container meanwhile, out of this one's
-                // user namespace. It is open here all the same.
-                Err(Errno::PERM) => {}
-                done => done.doing(|| "hand over a standard stream")?,
-            }
+            hand_over(fd, user.uid, of_bundle && !stdio.terminal)?;
         }
     }
     rustix::stdio::dup2_stdin(&stdio.stdin).doing(|| "set stdin")?;
     rustix::stdio::dup2_stdout(&stdio.stdout).doing(|| "set stdout")?;
     rustix::stdio::dup2_stderr(&stdio.stderr).doing(|| "set stderr")
+}
+
+/// Gives a stream to the container's user.
+fn hand_over(stream: &OwnedFd, uid: u32, inherited: bool) -> Result<()> {
+    let owner = rustix::process::Uid::from_raw(uid);
+    match fchown(stream, Some(owner), None) {
+        // One that `hanok oci` was started with has been handed to another container meanwhile, out of this one's user
+        // namespace. It is open here all the same.
+        Err(Errno::PERM) if inherited => Ok(()),
+        done => done.doing(|| "hand over a standard stream"),
+    }
 }
 
 /// The environment, with HOME.
@@ -198,4 +204,32 @@ fn root() -> Result<OwnedFd> {
 /// A copy of a descriptor, close-on-exec.
 pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(fd, 3).doing(|| "duplicate a descriptor")
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
+    use super::*;
+
+    #[test]
+    fn only_a_stream_that_was_inherited_may_stay_somebody_elses() {
+        // Rights are a thread's own, and are gone with it.
+        let without_rights = std::thread::spawn(|| {
+            let none = CapabilitySet::empty();
+            let sets = CapabilitySets {
+                effective: none,
+                permitted: none,
+                inheritable: none,
+            };
+            set_capabilities(None, sets).unwrap();
+            let (stream, _far) = rustix::pipe::pipe().unwrap();
+            let other = fstat(&stream).unwrap().st_uid + 1;
+            hand_over(&stream, other, true).unwrap();
+            hand_over(&stream, other, false).unwrap_err()
+        });
+        let failure = without_rights.join().unwrap();
+        let want = "cannot hand over a standard stream";
+        assert!(failure.message.starts_with(want), "{failure:?}");
+    }
 }

@@ -114,8 +114,10 @@ impl Shim {
             return;
         };
         if !container.owns_pids {
-            // In a shared PID namespace the rest of the container outlives its init.
+            // In a shared PID namespace the rest of the container outlives its init, and what is on its way into it
+            // would come.
             container.cgroups.kill_all();
+            self.kill_execs(|exec| exec.container == key);
         }
         // All that was written before the end is in the pipes now. Whoever still holds one is not waited for.
         for stream in [Stream::Stdout, Stream::Stderr] {

@@ -29,10 +29,7 @@ impl Shutdown {
 
 impl Shim {
     pub(crate) fn start_shutdown(&mut self, connection: u64) -> Outcome {
-        let execs: Vec<u64> = self.execs.keys().copied().collect();
-        for key in execs {
-            self.kill_session(key, libc::SIGKILL);
-        }
+        self.kill_execs(|_| true);
         self.nursery.end();
         for container in self.containers.values().filter(|c| c.is_alive()) {
             container.cgroups.kill_all();

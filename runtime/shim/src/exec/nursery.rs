@@ -6,8 +6,9 @@
 //! CAP_SYS_PTRACE over the node; a pod that has it in any of its containers has no zygote.
 //!
 //! Where one container is asked again and again, as its only exec probe does, the zygote moves in ([`Stay`]). It is then a
-//! process with the container's rights in its namespaces, which the container does not see (it is in no PID namespace but
-//! the node's) nor pay for (it is in none of its cgroups), and which ends with it.
+//! process with the container's rights in its namespaces, which the container does not pay for (it is in none of its
+//! cgroups), and which ends with it. Whoever sees it and has its user can stop it or limit what it may use. It is in no PID
+//! namespace but the node's, so a container with one of its own does not see it; no other is a home ([`is_home`]).
 
 use hanok_shim::protocol::{Capabilities, RunSpec};
 use hanok_shim::sys::process;
@@ -26,6 +27,9 @@ const MAX_FAILURES: u32 = 3;
 
 /// Bit of CAP_SYS_PTRACE.
 const SYS_PTRACE: u64 = 1 << 19;
+
+/// Bit of CAP_SYS_ADMIN.
+const SYS_ADMIN: u64 = 1 << 21;
 
 /// The zygote, and what it is at.
 #[derive(Debug, Default)]
@@ -147,13 +151,7 @@ impl Nursery {
             }
             None => {}
         }
-        let process = &container.process;
-        let moves_in = last == Some(key)
-            && !self.roams
-            && !users
-            && container.entry.at_clone().is_none()
-            && labels(process).is_empty()
-            && allows_home(&process.seccomp);
+        let moves_in = last == Some(key) && !self.roams && !users && is_home(container);
         Some(if moves_in { Stay::MovesIn } else { Stay::Away })
     }
 
@@ -161,6 +159,22 @@ impl Nursery {
         let was_busy = std::mem::replace(&mut self.is_busy, true);
         was_busy && !self.is_ending && !self.is_forbidden && self.failures < MAX_FAILURES
     }
+}
+
+/// Whether a zygote that has moved in makes there what it would make from the node, for as long as the container lives.
+///
+/// A working directory is looked up once, and held: below the root another one may come in its place, or the node may
+/// want to unmount it. With CAP_SYS_ADMIN a container can mount over its root, or leave its namespaces. One whose init
+/// leaves them by a user namespace that it makes, which takes no right, is asked where it was started: to see that would
+/// take a look at every namespace before every order.
+fn is_home(container: &Container) -> bool {
+    let process = &container.process;
+    container.owns_pids
+        && matches!(process.cwd.as_str(), "" | "/")
+        && process.capabilities.bounding & SYS_ADMIN == 0
+        && container.entry.at_clone().is_none()
+        && labels(process).is_empty()
+        && allows_home(&process.seccomp)
 }
 
 impl Shim {

@@ -7,6 +7,7 @@ use std::ffi::CString;
 
 use hanok_shim::protocol::{FailureKind, MAX_STRINGS};
 use hanok_shim::sys::exec;
+use hanok_shim::sys::memory::page_size;
 use rustix::fs::{FileType, stat};
 use rustix::io::Errno;
 
@@ -16,8 +17,8 @@ use crate::failure::{Failure, Result, describe};
 /// Searched when the environment has no PATH.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Most bytes of one string, with its NUL: the kernel's MAX_ARG_STRLEN.
-const MAX_STRING: usize = 128 << 10;
+/// Most pages of one string, with its NUL: the kernel's MAX_ARG_STRLEN.
+const MAX_STRING_PAGES: usize = 32;
 
 /// Most characters of a variable's name in a message: an image may have any.
 const LONGEST_NAME: usize = 64;
@@ -88,12 +89,18 @@ impl Program {
             format!("variable {name:?}")
         });
         let Failure { kind, message } = failure(&self.name, Errno::TOOBIG);
+        let max_string = max_string();
         let message = format!(
-            "{message}: arguments and environment have {total} bytes, {whose} alone {most}; one may have {MAX_STRING}, \
+            "{message}: arguments and environment have {total} bytes, {whose} alone {most}; one may have {max_string}, \
              and all a quarter of the stack's limit, at most {MAX_STRINGS}"
         );
         Failure { kind, message }
     }
+}
+
+/// Most bytes of one string, with its NUL.
+fn max_string() -> usize {
+    MAX_STRING_PAGES * page_size()
 }
 
 /// Where the program of `args` may be, without a look: the shim sees the node's files. None for what is no name.
@@ -205,6 +212,17 @@ mod tests {
             let want = format!("exec: {name:?}: permission denied");
             assert_eq!(failure.message, want);
         }
+    }
+
+    #[test]
+    fn the_longest_string_is_what_the_kernel_takes() {
+        let status = |length| {
+            let text = "x".repeat(length - 1);
+            std::process::Command::new("true").arg(text).status()
+        };
+        assert!(status(max_string()).unwrap().success());
+        let errno = status(max_string() + 1).unwrap_err().raw_os_error();
+        assert_eq!(errno, Some(libc::E2BIG));
     }
 
     #[test]

@@ -17,6 +17,13 @@ unsafe extern "C" {
     static etext: u8;
 }
 
+/// Bytes of a page of this kernel.
+pub fn page_size() -> usize {
+    // SAFETY: it reads a word that every program is started with.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).unwrap_or(PAGE)
+}
+
 /// Gives back free heap, the stack below the caller, and the mappings of code and constants. All of it comes back by
 /// page faults as it is used: heap and stack as zeroes, the others from the page cache, which keeps them.
 ///

@@ -210,6 +210,20 @@ fn root_killing_an_exec_kills_all_it_started() {
 }
 
 #[test]
+fn root_an_exec_that_is_not_in_the_cgroups_of_its_container_ends_with_it() {
+    let pod = Pod::started();
+    // Nothing ends what is in the node's PID namespace, and there are no cgroups to find it by.
+    let mut container = pod.spec("c1", &["sleep", "1000"]);
+    container.namespaces.pid = Namespace::Host;
+    let init = pod.run(&container);
+    let (reply, mut session) = start(&pod, &spec("c1", "e1", &["sleep", "1000"]));
+    assert!(matches!(reply, Reply::Started { .. }), "{reply:?}");
+    hanok_shim::sys::process::kill(init, libc::SIGKILL).unwrap();
+    let killed = Reply::ExecExited { code: 137 };
+    assert_eq!(session.client.reply().unwrap(), killed);
+}
+
+#[test]
 fn root_closing_the_connection_leaves_the_exec_running() {
     let pod = Pod::started();
     sleeper(&pod);

@@ -2,11 +2,14 @@
 
 use std::fs;
 
-use hanok_shim::protocol::{Reply, Request};
+use hanok_shim::protocol::{ContainerSpec, Namespace, Reply, Request};
 use hanok_shim::sys::process::kill;
 
 use crate::rig::{Pod, is_running, wait_for};
-use crate::zygote::{said, sleeper, with_zygote, zygote};
+use crate::zygote::{begin_frozen, freeze, said, sleeper, with_zygote, zygote};
+
+/// Bit of CAP_SYS_ADMIN.
+const SYS_ADMIN: u64 = 1 << 21;
 
 /// `struct sock_filter`s: an `action` for one call, and for another what follows.
 fn filter(call: libc::c_long, action: u32) -> Vec<u8> {
@@ -166,4 +169,65 @@ fn root_a_zygote_that_has_moved_in_is_not_seen_in_the_container() {
     assert_eq!(reply, Reply::ExecExited { code: 0 }, "{text}");
     assert!(text.contains("sleep") && !text.contains("hanok"), "{text}");
     assert!(is_running(zygote));
+}
+
+#[test]
+fn root_a_zygote_does_not_move_where_it_could_be_seen_or_left_behind() {
+    let changes: [fn(&mut ContainerSpec); 4] = [
+        |spec| spec.namespaces.pid = Namespace::Host,
+        |spec| spec.namespaces.pid = Namespace::Pod,
+        |spec| spec.process.cwd = "/srv".into(),
+        |spec| spec.process.capabilities.bounding |= SYS_ADMIN,
+    ];
+    for (n, change) in changes.into_iter().enumerate() {
+        let pod = Pod::new();
+        let mut sandbox = pod.sandbox();
+        sandbox.pid = Namespace::New;
+        pod.start_sandbox(&sandbox);
+        let mut container = sleeper(&pod, "c1");
+        change(&mut container);
+        pod.run(&container);
+        let zygote = with_zygote(&pod, "c1");
+        let shim = namespace(pod.shim_pid, "mnt");
+        assert_eq!(namespace(zygote, "mnt"), shim, "{n}");
+    }
+}
+
+#[test]
+fn root_every_exec_has_the_working_directory_that_is_there_then() {
+    let pod = Pod::started();
+    let mut container = sleeper(&pod, "c1");
+    container.process.cwd = "/srv".into();
+    pod.run(&container);
+    with_zygote(&pod, "c1");
+    for name in ["one", "two"] {
+        said(
+            &pod,
+            "c1",
+            &format!("rm -r /srv; mkdir /srv; touch /srv/{name}"),
+        );
+        assert_eq!(said(&pod, "c1", "ls"), format!("{name}\n"));
+    }
+}
+
+#[test]
+fn root_a_container_that_ends_with_an_order_in_flight_takes_the_zygote_with_it() {
+    let mut pod = Pod::started();
+    let mut container = sleeper(&pod, "c1");
+    container.cgroups = pod.make_cgroups();
+    let init = pod.run(&container);
+    let zygote = with_zygote(&pod, "c1");
+    let (switch, thawed) = freeze(&container.cgroups);
+    let begun = begin_frozen(&pod, &switch, &["sleep", "1000"]);
+    kill(init, libc::SIGKILL).unwrap();
+    fs::write(switch, thawed).unwrap();
+    pod.exit("c1");
+    let (reply, _) = begun.end();
+    // Whether it had come to its program or not.
+    let killed = Reply::ExecExited { code: 137 };
+    assert!(
+        reply == killed || matches!(reply, Reply::Failed { .. }),
+        "{reply:?}"
+    );
+    wait_for("its end", || (!is_running(zygote)).then_some(()));
 }

@@ -15,7 +15,8 @@ pub enum Stay {
     Away,
     /// It moves in, for good: it becomes itself what the process has to be, and has the container's filter, so that this
     /// one and all after it are born so. Its cgroups stay its own, and it is in no PID namespace of the container's. For
-    /// orders without a cgroup of v2, labels and a user namespace, if [`allows_home`](super::allows_home) says so.
+    /// orders without a cgroup of v2, labels, a user namespace and a working directory that may be another one later, if
+    /// [`allows_home`](super::allows_home) says so.
     MovesIn,
     /// It has moved in, for the container of this order.
     Home,
