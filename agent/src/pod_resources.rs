@@ -17,7 +17,7 @@ use axum::routing::post;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use tonic::Status;
 
-use crate::local_grpc::{self, Gate, admit, unary};
+use crate::local_grpc::{Gate, admit, unary};
 use crate::pod::spec;
 use crate::sinks::PodDirectory;
 use messages::{
@@ -36,7 +36,7 @@ pub fn socket(root_dir: &Path) -> PathBuf {
 
 /// What the socket serves.
 pub(crate) fn routes(pods: Arc<dyn PodDirectory>) -> Router {
-    let gate = Gate::new(local_grpc::rate(), CALLS);
+    let gate = Gate::of_calls(CALLS);
     Router::new()
         .route("/v1.PodResourcesLister/List", post(list))
         .route("/v1.PodResourcesLister/Get", post(get))

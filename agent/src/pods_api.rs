@@ -3,7 +3,8 @@
 //!
 //! A pod travels as Kubernetes' own protobuf ([`encode`]). Static pods are there under their own UIDs, their mirrors are
 //! not. A pod is in the list, and a watch knows it, until nothing of it is left here and its object is gone: one that has
-//! finished stays, where a kubelet's watch already calls it deleted.
+//! finished stays, where a kubelet's watch already calls it deleted. One that must wait for another to end, of its name or in
+//! its room, comes when it is its turn, where a kubelet lists it already.
 
 mod encode;
 mod messages;
@@ -23,7 +24,7 @@ use k8s_openapi::api::core::v1::PodStatus;
 use tonic::Status;
 use tower::service_fn;
 
-use crate::local_grpc::{self, Gate, admit, grpc, in_time, unary};
+use crate::local_grpc::{Gate, admit, grpc, in_time, unary};
 use crate::pod::directory::Pods;
 use crate::pod::directory::follow::Followed;
 use messages::{
@@ -34,7 +35,7 @@ use watcher::Watcher;
 
 /// Calls at once: the answers hold every pod until they have been taken.
 const CALLS: usize = 16;
-/// Watches at once: each holds an event until it has been taken.
+/// Watches at once: each holds events until they have been taken, no more than hyper lets lie (400 KiB) and one.
 const WATCHES: usize = 32;
 
 /// Where the socket is below the root directory.
@@ -44,9 +45,8 @@ pub fn socket(root_dir: &Path) -> PathBuf {
 
 /// What the socket serves.
 pub(crate) fn routes(pods: Pods) -> Router {
-    let rate = local_grpc::rate();
-    let calls = Gate::new(rate.clone(), CALLS);
-    let watches = Gate::new(rate, WATCHES);
+    let calls = Gate::of_calls(CALLS);
+    let watches = Gate::of_streams(WATCHES);
     let calls = Router::new()
         .route("/v1alpha1.Pods/ListPods", post(list))
         .route("/v1alpha1.Pods/GetPod", post(get))

@@ -4,7 +4,7 @@
 //	localapi get SOCKET UID      one of them
 //	localapi watch SOCKET        events, a line each, until the server ends it or nobody reads
 //	localapi resources SOCKET    PodResources: the lists of v1 and v1alpha1
-//	localapi fields              the numbers of a Pod's fields, as agent/src/pods_api/fields.txt has them
+//	localapi fields              the numbers of a Pod's fields, as agent/src/pods_api/encode/fields.txt has them
 //
 // A refusal is one line on standard error: the code's name and the message.
 package main

@@ -1,7 +1,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 
-use axum::routing::post;
-use http::Request as HttpRequest;
+use axum::routing::{get, post};
+use http_body_util::Full;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tonic::Code;
 
@@ -16,12 +16,38 @@ struct Text {
 }
 
 const ECHO: &str = "/test/Echo";
+/// Answered with a head, and nothing more.
+const HANG: &str = "/test/Hang";
+
+fn pending() -> futures::stream::Pending<Result<Bytes, Status>> {
+    futures::stream::pending()
+}
+
+/// A request to say three letters again.
+fn request() -> HttpRequest<tonic::body::Body> {
+    let body = Full::new(Bytes::from_static(b"\0\0\0\0\x05\x0a\x03abc"));
+    HttpRequest::post(format!("http://localhost{ECHO}"))
+        .header("content-type", "application/grpc")
+        .body(tonic::body::Body::new(body))
+        .unwrap()
+}
+
+/// Waits for a place.
+async fn echo_again(served: &Served) {
+    let echoed = async {
+        while echo(served, 3).await != Ok(3) {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, echoed).await.unwrap();
+}
 
 fn served(places: usize) -> Served {
-    let gate = Gate::new(rate(), places);
+    let gate = Gate::of_calls(places);
     let echo = async |request: Request| unary(request, |text: Text| Ok::<Text, Status>(text)).await;
     let routes = Router::new()
         .route(ECHO, post(echo))
+        .route(HANG, get(async || Body::from_stream(pending())))
         .layer(axum::middleware::from_fn_with_state(gate, admit));
     Served::start(|dir| dir.join("test/test.sock"), routes)
 }
@@ -66,9 +92,7 @@ async fn what_is_not_grpc_ends_its_own_connection_alone() {
 async fn a_call_whose_message_does_not_come_gives_its_place_back() {
     let served = served(1);
     let mut client = served.client().await;
-    let body = tonic::body::Body::new(http_body_util::StreamBody::new(futures::stream::pending::<
-        Result<hyper::body::Frame<bytes::Bytes>, Status>,
-    >()));
+    let body = tonic::body::Body::new(Body::from_stream(pending()));
     let request = HttpRequest::post("http://localhost/test/Echo")
         .header("content-type", "application/grpc")
         .body(body)
@@ -83,29 +107,79 @@ async fn a_call_whose_message_does_not_come_gives_its_place_back() {
     let answer = hanging.await.unwrap().unwrap();
     assert_eq!(answer.headers()["grpc-status"], "4");
     drop(answer);
-    let served = async {
-        while echo(&served, 3).await != Ok(3) {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(PATIENCE, served).await.unwrap();
+    echo_again(&served).await;
+}
+
+#[tokio::test]
+async fn an_answer_has_its_place_until_its_client_has_read_it() {
+    let served = served(4);
+    let stream = TokioIo::new(served.connect().await);
+    let (mut sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(1)
+        .handshake(stream)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    let mut unread = Vec::new();
+    for _ in 0..4 {
+        unread.push(sender.send_request(request()).await.unwrap());
+    }
+    assert_eq!(echo(&served, 3).await, Err(Code::ResourceExhausted));
+    let read = unread.pop().unwrap().collect().await.unwrap();
+    assert_eq!(read.trailers().unwrap()["grpc-status"], "0");
+    assert!(read.to_bytes().ends_with(b"abc"));
+    echo_again(&served).await;
+    // Whoever goes without reading gives its place back too.
+    let again = sender.send_request(request()).await.unwrap();
+    assert_eq!(echo(&served, 3).await, Err(Code::ResourceExhausted));
+    drop(again);
+    echo_again(&served).await;
+}
+
+#[tokio::test]
+async fn a_connection_on_which_nothing_is_asked_ends_and_a_quiet_one_stays() {
+    let served = served(4);
+    let mut quiet = served.client().await.sender;
+    quiet.send_request(request()).await.unwrap();
+    let mut silent = Vec::new();
+    for bytes in [
+        b"".as_slice(),
+        b"PRI * HTTP",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+    ] {
+        let mut stream = served.connect().await;
+        stream.write_all(bytes).await.unwrap();
+        silent.push(stream);
+    }
+    // They were there before this one, so that they have been taken.
+    assert_eq!(echo(&served, 3).await, Ok(3));
+    tokio::time::pause();
+    for mut stream in silent {
+        let mut answer = Vec::new();
+        let read = timeout(PATIENCE * 2, stream.read_to_end(&mut answer)).await;
+        assert!(read.is_ok(), "the connection stays");
+    }
+    quiet.send_request(request()).await.unwrap();
 }
 
 #[tokio::test]
 async fn connections_are_counted_and_the_next_one_waits() {
     let served = served(4);
-    let mut idle = Vec::new();
+    let mut open = Vec::new();
     for _ in 0..CONNECTIONS {
-        idle.push(served.connect().await);
+        let mut client = served.client().await;
+        // One that has asked may stay, whatever it was told.
+        client.sender.send_request(request()).await.unwrap();
+        open.push(client);
     }
     let waits = timeout(Duration::from_millis(100), echo(&served, 3)).await;
     assert!(waits.is_err(), "{waits:?}");
-    idle.pop();
+    open.pop();
     assert_eq!(timeout(PATIENCE, echo(&served, 3)).await, Ok(Ok(3)));
 }
 
 #[tokio::test]
-async fn a_socket_takes_the_place_of_one_before_it_and_is_closed_in_the_end() {
+async fn a_socket_takes_the_place_of_one_before_it() {
     let served = served(4);
     let directory = served.socket().parent().unwrap();
     let mode = fs::metadata(directory).unwrap().permissions().mode();
@@ -118,7 +192,20 @@ async fn a_socket_takes_the_place_of_one_before_it_and_is_closed_in_the_end() {
         .collect();
     assert_eq!(names, ["test.sock"]);
     drop(again);
+}
+
+#[tokio::test]
+async fn the_order_to_stop_ends_the_socket_and_every_connection() {
+    let served = served(4);
+    let mut client = served.client().await;
+    let request = HttpRequest::get(format!("http://localhost{HANG}"));
+    let request = request.body(tonic::body::Body::empty()).unwrap();
+    let mut answer = client.sender.send_request(request).await.unwrap();
+    let open = timeout(Duration::from_millis(50), answer.frame()).await;
+    assert!(open.is_err(), "{open:?}");
     let path = served.socket().to_owned();
     let _dir = served.stop().await;
     assert!(UnixStream::connect(&path).await.is_err());
+    let end = timeout(PATIENCE, answer.frame()).await.unwrap();
+    assert!(!matches!(end, Some(Ok(_))), "{end:?}");
 }

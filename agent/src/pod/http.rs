@@ -15,7 +15,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use http::header::{
+    ACCEPT, CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRAILER,
+    TRANSFER_ENCODING, USER_AGENT,
+};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
@@ -34,6 +37,8 @@ pub(super) use tls::NO_TLS;
 const MAX_BODY: usize = 10 * 1024;
 /// Most redirects that are followed.
 const MAX_REDIRECTS: usize = 10;
+/// Headers that tell of a body. There is none, whatever the action says, and a server would wait for it.
+const OF_A_BODY: [HeaderName; 3] = [CONTENT_LENGTH, TRANSFER_ENCODING, TRAILER];
 
 /// A request that is ready to be sent.
 #[derive(Debug, Clone)]
@@ -256,7 +261,9 @@ fn headers(action: &HTTPGetAction, user_agent: &str) -> Result<HeaderMap, String
             .map_err(|_| format!("net/http: invalid header field name {name:?}"))?;
         let value = HeaderValue::from_str(value)
             .map_err(|_| format!("net/http: invalid header field value for {name:?}"))?;
-        headers.append(key, value);
+        if !OF_A_BODY.contains(&key) {
+            headers.append(key, value);
+        }
     }
     for (name, value) in [(USER_AGENT, user_agent), (ACCEPT, "*/*")] {
         match headers.get(&name).map(HeaderValue::is_empty) {

@@ -46,7 +46,7 @@ const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 #[tokio::test]
 async fn a_request_has_the_usual_headers_and_those_of_its_action() {
     let none: [&str; 0] = [];
-    let table: [(Value, &[&str], &[&str]); 4] = [
+    let table: [(Value, &[&str], &[&str]); 5] = [
         (
             json!([]),
             &[
@@ -72,13 +72,23 @@ async fn a_request_has_the_usual_headers_and_those_of_its_action() {
             &none,
             &["User-Agent"],
         ),
+        (
+            json!([
+                {"name": "content-length", "value": "9"}, {"name": "Transfer-Encoding", "value": "chunked"},
+                {"name": "Trailer", "value": "X"}, {"name": "X-A", "value": "1"},
+            ]),
+            &["X-A: 1"],
+            &["Content-Length", "Transfer-Encoding", "Trailer"],
+        ),
     ];
     for (headers, present, absent) in table {
         let (port, requests) = server(&[OK]).await;
-        let answer = get(port, json!({"httpHeaders": headers, "path": "x?y"}))
-            .send()
-            .await;
-        let answer = answer.expect("an answer");
+        let get = get(port, json!({"httpHeaders": headers, "path": "x?y"}));
+        let full = full_request(&get.target, &get.headers).expect("a request");
+        for name in absent {
+            assert!(!full.headers().contains_key(*name), "{name}");
+        }
+        let answer = get.send().await.expect("an answer");
         assert_eq!(
             (answer.status(), answer.body().await.expect("a body")),
             (200, "ok".into())
