@@ -11,6 +11,7 @@ use hanok_shim::sys::socket::receive;
 use serde_json::json;
 
 use crate::rig::Bundle;
+use crate::static_programs::programs;
 
 #[test]
 fn root_a_program_waits_for_its_start_and_leaves_nothing() {
@@ -235,6 +236,9 @@ fn root_a_stream_that_another_container_gets_too_is_no_reason_not_to_run() {
     let mut inner = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name])
         .env(INNER, "")
+        .env("HANOK_PROGRAMS", programs())
+        // Ours is that of the newest bundle, of any test, and may be gone.
+        .current_dir("/")
         .stdout(writer.try_clone().unwrap())
         .spawn()
         .unwrap();
