@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::Board;
 use super::birth::{clone_at_home, clone_onto};
+use super::home::FLAGS;
 use super::order::{Plan, Stay, Text};
 
 /// A step failed. Which one, the long way tells.
@@ -85,8 +86,7 @@ impl Plan {
         }
         // SAFETY: clone_args is plain data for which all zeroes mean "not used".
         let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
-        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT;
-        args.flags = (flags | libc::CLONE_PARENT_SETTID) as u64;
+        args.flags = FLAGS.into();
         // SAFETY: the board is mapped, and this is the address of an atomic in it.
         args.parent_tid = unsafe { (*board.as_ptr()).child.as_ptr() } as u64;
         args.stack = (stack as u64).saturating_sub(super::STACK as u64);

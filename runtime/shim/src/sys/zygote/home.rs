@@ -3,8 +3,8 @@
 
 use super::order::{Instruction, instructions};
 
-/// What clone(2) is asked for by a zygote that has moved in.
-pub(super) const HOME_FLAGS: u32 =
+/// How a zygote makes its children; all that clone(2) is asked for by one that has moved in.
+pub(super) const FLAGS: u32 =
     (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT | libc::CLONE_PARENT_SETTID)
         .cast_unsigned();
 
@@ -45,7 +45,7 @@ pub fn allows_home(filter: &[u8]) -> bool {
         return false;
     };
     CALLS.iter().all(|call| {
-        let first = (*call == libc::SYS_clone).then_some(HOME_FLAGS);
+        let first = (*call == libc::SYS_clone).then_some(FLAGS);
         u32::try_from(*call).is_ok_and(|call| decide(&program, call, first) == Some(ALLOW))
     })
 }
@@ -124,7 +124,7 @@ mod tests {
             ])
         };
         assert!(allows_home(&usual(0x7e02_0000)));
-        assert!(!allows_home(&usual(HOME_FLAGS)));
+        assert!(!allows_home(&usual(FLAGS)));
     }
 
     #[test]
