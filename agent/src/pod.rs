@@ -31,6 +31,7 @@ pub mod resize;
 pub mod resources;
 pub mod settings;
 pub mod spec;
+pub mod start_order;
 pub mod status;
 pub mod stop_order;
 mod storage;

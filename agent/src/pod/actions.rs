@@ -164,7 +164,8 @@ fn needed_sandbox(inputs: &Inputs<'_>) -> Option<u32> {
     (!serves).then(|| newest.config.attempt.saturating_add(1))
 }
 
-/// A new sandbox, if anything is to run in it.
+/// A new sandbox, if anything is to run in it. A kubelet asks no further under a pod's policy Never once there has been
+/// any container, and leaves a pod with others to start waiting for good; here they are started.
 fn plan_sandbox(inputs: &Inputs<'_>, attempt: u32, actions: &mut PodActions) {
     let pod = inputs.pod;
     let init_is_over = spec::app_containers(pod)
@@ -272,26 +273,37 @@ fn judge(inputs: &Inputs<'_>, kind: ContainerKind, container: &Container) -> Ver
         ContainerState::Created => Verdict::Start,
         // What runs in an old sandbox is being stopped; it is judged again when it has ended.
         ContainerState::Running | ContainerState::Unknown if !in_use => Verdict::Keep,
+        // What comes then is for its policy to say, as after any end: a pod that is to run once must not run twice. A
+        // kubelet starts it anew whatever the policy, but its runtimes call what they have lost sight of ended.
         ContainerState::Unknown => Verdict::Stop(StopReason::Unknown),
-        ContainerState::Running => match stop_reason(inputs, container, record) {
+        ContainerState::Running => match stop_reason(inputs, kind, container, record) {
             Some(why) => Verdict::Stop(why),
             None => Verdict::Keep,
         },
-        ContainerState::Exited if change::replaced(inputs.pod, container, record) => Verdict::Start,
+        ContainerState::Exited if change::replaced(inputs, kind, container, record) => {
+            Verdict::Start
+        }
         ContainerState::Exited => observation::exit(record).map_or(Verdict::Start, restarts),
     }
 }
 
-/// Why a running container has to be stopped.
+/// Why a running container has to be stopped. An init container runs to its end whatever becomes of its definition, and
+/// so does a sidecar until it has started, or has failed to.
 fn stop_reason(
     inputs: &Inputs<'_>,
+    kind: ContainerKind,
     container: &Container,
     record: &api::Container,
 ) -> Option<StopReason> {
-    if change::of_definition(container, record) {
-        return Some(StopReason::DefinitionChanged);
+    let changed = change::of_definition(container, record);
+    let failed = inputs.probes.failure(&record.id).map(StopReason::Probe);
+    let has_started = inputs.probes.started(container, &record.id);
+    match kind {
+        ContainerKind::Init => None,
+        ContainerKind::Sidecar if !has_started => failed,
+        _ if changed => Some(StopReason::DefinitionChanged),
+        _ => failed,
     }
-    inputs.probes.failure(&record.id).map(StopReason::Probe)
 }
 
 /// Adds the verdict's steps to the plan.

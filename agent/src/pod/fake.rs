@@ -61,6 +61,8 @@ pub(crate) struct State {
     pub(crate) broken_store: Option<String>,
     /// Containers that end by themselves: after how long, with what code.
     pub(crate) runs: BTreeMap<String, (Duration, i32)>,
+    /// Containers that end with 0 at TERM.
+    pub(crate) polite: BTreeSet<String>,
     /// Containers that do not listen to TERM.
     pub(crate) deaf: BTreeSet<String>,
     /// Volumes that cannot be mounted.

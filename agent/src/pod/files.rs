@@ -121,17 +121,16 @@ pub fn remove_run_logs(log: &Path, link: &Path) -> io::Result<()> {
 
 /// The restart count after the runs whose logs are in a container's log directory; 0 when there are none.
 pub fn attempt_of_logs(directory: &Path) -> u32 {
-    let names = fs::read_dir(directory).into_iter().flatten().flatten();
-    names
-        .filter_map(|entry| {
-            let name = entry.file_name();
-            let (number, rest) = name.to_str()?.split_once('.')?;
-            rest.starts_with("log")
-                .then(|| number.parse::<u32>().ok())
-                .flatten()
-        })
-        .max()
-        .map_or(0, |newest| newest.saturating_add(1))
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let files = entries.filter(|entry| !entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let count = |entry: fs::DirEntry| {
+        let name = entry.file_name();
+        let (number, rest) = name.to_str()?.split_once('.')?;
+        let is_log = rest.starts_with("log") && number.bytes().all(|byte| byte.is_ascii_digit());
+        number.parse::<u32>().ok().filter(|_| is_log)
+    };
+    let newest = files.filter_map(count).max();
+    newest.map_or(0, |newest| newest.saturating_add(1))
 }
 
 /// UIDs and paths of the pods that have a log directory.
@@ -162,16 +161,27 @@ mod tests {
     fn restart_count_goes_on_after_the_newest_log() {
         let dir = tempfile::tempdir().expect("a directory");
         assert_eq!(attempt_of_logs(&dir.path().join("absent")), 0);
-        for name in [
-            "0.log",
-            "3.log.20250101-000000.gz",
-            "2.log",
-            "x.log",
-            "9.txt",
-        ] {
+        fs::create_dir(dir.path().join("7.log")).expect("a directory");
+        // Files that come one after the other, and the count with each.
+        let table = [
+            ("a.log.rotated", 0),
+            ("12log.rotated", 0),
+            ("old.23.log", 0),
+            ("-42.log", 0),
+            ("+42.log", 0),
+            ("9.txt", 0),
+            ("92233720368547758089223372036854775808.log.rotated", 0),
+            ("0.log.20250101-000000", 1),
+            ("0.log", 1),
+            ("2.log", 3),
+            ("3.log.20250101-000000.gz", 4),
+            ("23a.log", 4),
+            ("145.log.log.rotated", 146),
+        ];
+        for (name, want) in table {
             fs::write(dir.path().join(name), "").expect("a file");
+            assert_eq!(attempt_of_logs(dir.path()), want, "{name}");
         }
-        assert_eq!(attempt_of_logs(dir.path()), 4);
     }
 
     #[test]

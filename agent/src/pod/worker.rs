@@ -15,6 +15,7 @@ mod operations;
 mod outcome;
 mod publish;
 mod resize;
+mod restart;
 mod running;
 mod stopping;
 mod storage;
@@ -32,6 +33,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::back_off::PullBackOff;
@@ -115,6 +117,8 @@ pub(super) struct Worker {
     announced: BTreeSet<ContainerId>,
     /// When the last of those that are stopped for a restart has to be gone.
     restarts_until: Option<Instant>,
+    /// Lets those that are being stopped end when it is their turn.
+    turns: BTreeMap<ContainerId, CancellationToken>,
     /// Runs that have been stopped, whatever their record says.
     stopped: BTreeSet<ContainerId>,
     /// Runs that were stopped so that the next one begins, each with the end of the run before it.
@@ -180,6 +184,7 @@ impl Worker {
             retries: BTreeMap::new(),
             announced: BTreeSet::new(),
             restarts_until: None,
+            turns: BTreeMap::new(),
             stopped: BTreeSet::new(),
             restarted: BTreeMap::new(),
             told_ready,

@@ -1,5 +1,7 @@
 //! One law per test: what is planned for which observation.
 
+mod states;
+
 use super::*;
 use crate::pod::back_off::after;
 use crate::pod::labels;

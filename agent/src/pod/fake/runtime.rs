@@ -214,7 +214,7 @@ impl RuntimeService for Fake {
     }
 
     async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<()> {
-        let deaf = {
+        let (deaf, polite) = {
             let mut state = self.state();
             let record = state.containers.iter().find(|record| record.id == *id);
             let name = record
@@ -227,12 +227,19 @@ impl RuntimeService for Fake {
                 state.failing_stops = left;
                 return Err(Error::Internal("the shim does not answer".to_owned()));
             }
-            state.deaf.contains(&name)
+            (state.deaf.contains(&name), state.polite.contains(&name))
         };
         if deaf {
             sleep(grace).await;
         }
-        self.exit(id, if deaf { 137 } else { 143 });
+        self.exit(
+            id,
+            match (deaf, polite) {
+                (true, _) => 137,
+                (false, true) => 0,
+                (false, false) => 143,
+            },
+        );
         Ok(())
     }
 

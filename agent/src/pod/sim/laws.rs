@@ -91,7 +91,7 @@ pub(super) struct Inside {
     pub(super) begun: BTreeSet<String>,
     /// An app container has been started.
     pub(super) apps: bool,
-    /// Sidecars whose postStart hook has run once.
+    /// Containers whose postStart hook has run once.
     pub(super) hooked: BTreeSet<String>,
     /// Init containers whose record was lost: they may run again.
     pub(super) lost: BTreeSet<String>,

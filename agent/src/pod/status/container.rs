@@ -290,7 +290,11 @@ fn terminated(inputs: &Inputs<'_>, record: &api::Container) -> Option<ContainerS
         .get(&record.id)
         .map(String::as_str)
         .unwrap_or_default();
-    let message = format!("{}{read}", record.message);
+    let both = [record.message.as_str(), read].into_iter();
+    let message = both
+        .filter(|text| !text.is_empty())
+        .collect::<Vec<_>>()
+        .join(": ");
     let reason = match record.reason.as_str() {
         "" if unknown => "Unknown",
         "" if record.exit_code == 0 => "Completed",

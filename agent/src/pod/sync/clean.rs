@@ -8,8 +8,8 @@ use futures::future::join_all;
 use hanok_runtime::api::{PodUid, SandboxId};
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::pod::files;
 use crate::pod::settings::Deps;
+use crate::pod::{files, spec};
 use hanok_runtime::service::chain;
 
 /// How much goes.
@@ -80,11 +80,20 @@ async fn remove_logs(job: &Job) -> Result<(), String> {
     if job.extent == Extent::Finished {
         return Ok(());
     }
-    let (logs, links) = (
+    let (logs, mut links) = (
         job.deps.settings.pod_log_dir(&job.pod),
         job.log_links.clone(),
     );
-    files::off_the_loop(move || files::remove_logs(&logs, &links))
+    // A restart of all takes records away, and leaves their logs and the links to them.
+    let all = spec::may_restart_all(&job.pod).then(|| job.deps.settings.log_links_dir.clone());
+    let remove = move || {
+        links.extend(
+            all.into_iter()
+                .flat_map(|all| files::links_into(&logs, &all)),
+        );
+        files::remove_logs(&logs, &links)
+    };
+    files::off_the_loop(remove)
         .await
         .unwrap_or_else(|| Err(std::io::Error::other("removing them failed")))
         .map_err(|error| format!("cannot remove the pod's logs: {error}"))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use hanok_runtime::api::{self, SandboxId, UserNamespace};
+use hanok_runtime::api::{self, ContainerState, SandboxId, UserNamespace};
 use k8s_openapi::api::core::v1::Pod;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -84,20 +84,24 @@ pub(crate) fn network_not_ready(why: &str) -> String {
 /// Stops containers and then their sandboxes. Records stay: they say how containers ended.
 async fn retire(job: &Job) -> Result<(), String> {
     let stops = job.alive.iter().map(|record| {
-        let container = spec::find_container(&job.pod, &record.config.name);
-        stop::stop(stop::Job {
+        let name = &record.config.name;
+        let container = spec::find_container(&job.pod, name);
+        // Of one that may have ended long ago, nothing is said.
+        let runs = record.state == ContainerState::Running;
+        stop::Job {
             deps: job.deps.clone(),
             pod: job.pod.clone(),
             container: container.map(|(_, container)| container),
             id: record.id.clone(),
-            name: record.config.name.clone(),
+            name: name.clone(),
             pod_ip: String::new(),
             grace: job.grace,
-            message: None,
-        })
+            message: runs.then(|| format!("Stopping container {name}")),
+            turn: None,
+        }
     });
     // What could not be stopped is killed with its sandbox.
-    join_all(stops).await;
+    stop::stop_all(stops.collect()).await;
     for result in join_all(
         job.old
             .iter()

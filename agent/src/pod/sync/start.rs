@@ -294,6 +294,7 @@ impl Job {
                 pod_ip: ip.to_owned(),
                 grace: spec::grace_period(&self.pod),
                 message: Some("FailedPostStartHook".to_owned()),
+                turn: None,
             })
         };
         // As long as it lives it is no container that others may start after.

@@ -8,16 +8,16 @@ use k8s_openapi::api::core::v1::Container;
 use tokio::time::Instant;
 
 use super::operations::{Key, Outcome};
-use super::stopping::{Stopping, within};
+use super::stopping::Stopping;
 use super::{NodeDecision, Reset, Worker};
-use crate::pod::actions::{self, PodActions, Start, Stop, StopReason};
+use crate::pod::actions::{self, PodActions, Start};
 use crate::pod::admit;
 use crate::pod::back_off::{self, RESET_AFTER, after};
 use crate::pod::observation::Observation;
-use crate::pod::probe::FailedProbe;
-use crate::pod::spec::{self, ContainerKind, RestartPolicy};
+use crate::pod::spec::{self, ContainerKind};
+use crate::pod::start_order;
 use crate::pod::status::{Failure, Waiting};
-use crate::pod::sync::{image, reset, sandbox, start, stop};
+use crate::pod::sync::{image, reset, sandbox, start};
 use crate::sinks::EventKind;
 
 /// How long a failed pull shows as such, before it shows as back-off.
@@ -144,8 +144,12 @@ impl Worker {
             return;
         }
         self.mount_volumes();
+        let starting = self.operations.starting();
         for start in plan.start {
-            self.start_container(seen, start);
+            let begun = self.operations.starting();
+            if !start_order::waits(&self.pod, seen, &starting, &begun, &start.name) {
+                self.start_container(seen, start);
+            }
         }
     }
 
@@ -220,7 +224,8 @@ impl Worker {
         });
     }
 
-    /// Starts every container anew: at once the first time, and then with the back-off of a container that crashes.
+    /// Starts every container anew: at once the first time, and then with the back-off of a container that crashes. A
+    /// kubelet has no back-off here, and a pod may keep its node busy for good.
     fn reset(&mut self, seen: &Observation, ids: &[ContainerId]) {
         let now = Instant::now();
         let standing = self
@@ -247,66 +252,6 @@ impl Worker {
             .spawn(Key::Reset, async { Outcome::Reset(reset::run(job).await) });
     }
 
-    /// Stops a container that is to be replaced or restarted.
-    fn stop_for_restart(&mut self, seen: &Observation, plan: Stop) {
-        let key = Key::Stop(plan.id.clone());
-        if self.operations.has(&key) || self.stopped.contains(&plan.id) || !self.is_due(&key) {
-            return;
-        }
-        let name = plan.name;
-        let container = spec::find_container(&self.pod, &name).map(|(_, container)| container);
-        let mut grace = spec::grace_period(&self.pod);
-        let message = match plan.why {
-            StopReason::DefinitionChanged => {
-                format!("Container {name} definition changed, will be restarted")
-            }
-            StopReason::Probe(probe) => {
-                let of_container = container.as_ref();
-                let (kind, probe) = match probe {
-                    FailedProbe::Startup => (
-                        "startup",
-                        of_container.and_then(|c| c.startup_probe.as_ref()),
-                    ),
-                    FailedProbe::Liveness => (
-                        "liveness",
-                        of_container.and_then(|c| c.liveness_probe.as_ref()),
-                    ),
-                };
-                let own = probe.and_then(|probe| probe.termination_grace_period_seconds);
-                grace = own
-                    .and_then(|own| u64::try_from(own).ok())
-                    .map_or(grace, Duration::from_secs);
-                let then = match self.is_for_good(&name) {
-                    true => "",
-                    false => ", will be restarted",
-                };
-                format!("Container {name} failed {kind} probe{then}")
-            }
-            StopReason::Resize => {
-                format!("Container {name} resize requires restart")
-            }
-            StopReason::Unknown | StopReason::OldSandbox => format!("Stopping container {name}"),
-        };
-        let job = stop::Job {
-            deps: self.deps.clone(),
-            pod: self.pod.clone(),
-            container,
-            id: plan.id,
-            name,
-            pod_ip: self.deps.pod_ip(&self.pod, seen),
-            grace,
-            message: Some(message),
-        };
-        // Of one that may have ended long ago, the end is not this one.
-        if !matches!(plan.why, StopReason::Unknown | StopReason::OldSandbox) {
-            let mut before = seen.records_of(&job.name).filter_map(back_off::end);
-            self.restarted.insert(job.id.clone(), before.next());
-        }
-        self.restarts_until = self.restarts_until.max(Some(within(grace)));
-        self.operations
-            .spawn(key, async { Outcome::Stop(stop::stop(job).await) });
-    }
-
     /// Ends the pod, which ran too long.
     fn exceed_deadline(&mut self) {
         let failure = Failure {
@@ -317,13 +262,6 @@ impl Worker {
         self.deps
             .pod_event(&self.pod, kind, reason, &failure.message);
         self.facts.failure = Some(failure);
-    }
-
-    /// Whether the policy does not start the container again, its rules aside.
-    fn is_for_good(&self, name: &str) -> bool {
-        spec::find_container(&self.pod, name).is_some_and(|(kind, container)| {
-            spec::restart_policy(&self.pod, kind, &container) == RestartPolicy::Never
-        })
     }
 
     /// Starts a container, unless its image or an earlier failure keeps it back.

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hanok_runtime::api;
+use hanok_runtime::api::{self, ContainerId};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::operations::{Key, Outcome};
@@ -20,6 +21,8 @@ use crate::sinks::EventKind;
 const CLEAN_RETRY: Duration = Duration::from_secs(1);
 /// The longest.
 const CLEAN_RETRY_CAP: Duration = Duration::from_secs(10);
+/// The least budget, as the kubelet has it: a pod deleted without grace has that much time for hooks.
+const LEAST_GRACE: Duration = Duration::from_secs(1);
 /// Longer than anybody waits, and short enough to be added to a time.
 const LONGEST_GRACE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
@@ -37,6 +40,7 @@ pub(super) struct Stopping {
 impl Stopping {
     /// Within a grace period.
     pub(super) fn within(grace: Duration) -> Self {
+        let grace = grace.max(LEAST_GRACE);
         Self {
             deadline: within(grace),
             grace,
@@ -71,7 +75,7 @@ impl Worker {
         self.stage = Stage::Stopping(stopping);
     }
 
-    /// One turn: stops whatever is next in order.
+    /// One turn: tells everything to stop, and lets end whatever is next in order.
     pub(super) fn turn_stopping(&mut self, seen: &Observation) {
         self.shorten();
         let Stage::Stopping(stopping) = self.stage else {
@@ -80,15 +84,24 @@ impl Worker {
         let left = stopping.deadline.saturating_duration_since(Instant::now());
         let orphan = self.exists == Existence::Orphan;
         let starting = self.operations.starting();
-        for next in stop_order::plan(&self.pod, seen, &starting, left) {
+        let plan = stop_order::plan(&self.pod, seen, &starting, left);
+        // One that has ended meanwhile waits for nobody.
+        let waits = |id: &ContainerId| plan.iter().any(|next| next.id == *id && !next.is_due);
+        for (_, turn) in self.turns.iter().filter(|(id, _)| !waits(id)) {
+            turn.cancel();
+        }
+        for next in plan {
             let key = Key::Stop(next.id.clone());
             if self.operations.has(&key) || self.stopped.contains(&next.id) || !self.is_due(&key) {
                 continue;
             }
-            // A pod deleted without grace has no time for hooks.
-            let container =
-                spec::find_container(&self.pod, &next.name).filter(|_| !stopping.grace.is_zero());
+            let container = spec::find_container(&self.pod, &next.name);
             let message = format!("Stopping container {}", next.name);
+            let turn = CancellationToken::new();
+            if next.is_due {
+                turn.cancel();
+            }
+            self.turns.insert(next.id.clone(), turn.clone());
             let job = stop::Job {
                 deps: self.deps.clone(),
                 pod: self.pod.clone(),
@@ -98,6 +111,7 @@ impl Worker {
                 pod_ip: self.deps.pod_ip(&self.pod, seen),
                 grace: next.grace,
                 message: Some(message).filter(|_| !orphan),
+                turn: Some(turn),
             };
             self.operations
                 .spawn(key, async { Outcome::Stop(stop::stop(job).await) });
@@ -135,6 +149,7 @@ impl Worker {
         let Stage::Stopping(stopping) = &mut self.stage else {
             return;
         };
+        let wanted = wanted.map(|grace| grace.max(LEAST_GRACE));
         let Some(grace) = wanted.filter(|grace| *grace < stopping.grace) else {
             return;
         };

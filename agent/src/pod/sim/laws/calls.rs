@@ -271,17 +271,20 @@ fn out_of_order(book: &Book, record: &Container, forgotten: bool) -> Option<Stri
     if let Some(missing) = missing {
         return Some(format!("before {} is done", missing.name));
     }
-    let of_earlier = |id: &&ContainerId| {
-        let mut earlier = init[..before].iter();
-        earlier.any(|container| {
-            let run = book.runs.get(&container.name);
-            !inside.hooked.contains(&container.name) && run.is_some_and(|run| run.id == **id)
-        })
+    let apps = spec::app_containers(&book.pod);
+    let position = apps.iter().position(|container| container.name == *name);
+    // One whose first run has failed does not come first again.
+    let earlier_apps = apps[..position.unwrap_or(0)].iter();
+    let earlier_apps =
+        earlier_apps.filter(|container| book.attempts.get(&container.name) == Some(&0));
+    // Beside apps, a sidecar is only started again.
+    let earlier_init = init[..before].iter().filter(|_| !inside.apps);
+    let mut earlier = earlier_init.chain(earlier_apps);
+    let hook_runs = |container: &&k8s_openapi::api::core::v1::Container| {
+        let run = book.runs.get(&container.name);
+        !inside.hooked.contains(&container.name)
+            && run.is_some_and(|run| book.hooks.contains(&run.id))
     };
-    let hook = book
-        .hooks
-        .iter()
-        .find(of_earlier)
-        .filter(|_| !inside.apps)?;
+    let hook = &earlier.find(hook_runs)?.name;
     Some(format!("before the postStart hook of {hook} is over"))
 }

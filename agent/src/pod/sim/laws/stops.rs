@@ -68,7 +68,9 @@ impl World {
         if me.any(|(_, process)| process.failed_probe || process.failed_hook || process.changed) {
             return None;
         }
-        let later = init[position + 1..].iter().map(|container| &container.name);
+        let later = init[position + 1..].iter();
+        let later = later.filter(|later| spec::init_kind(later) == ContainerKind::Sidecar);
+        let later = later.map(|container| &container.name);
         let apps = spec::app_containers(&book.pod)
             .iter()
             .map(|container| &container.name);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::{calls, deleted, is_ready, waiting};
-use crate::pod::fake::{Fake, Node};
+use crate::pod::fake::{Fake, Node, Pull};
 use crate::pod::sample;
 
 /// A pod `a` with these hooks.
@@ -111,4 +111,109 @@ async fn a_pause_before_the_stop_ends_with_its_container() {
     node.fake.exit(&id, 0);
     node.until("terminated", |state| state.terminated > 0).await;
     assert!(ended.elapsed() < Duration::from_secs(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_are_told_of_the_end_at_once_and_sidecars_end_when_it_is_their_turn() {
+    let node = Node::start(&Fake::new());
+    let pause = |seconds: u32| json!({"preStop": {"sleep": {"seconds": seconds}}});
+    let pod = sample::from(json!({
+        "restartPolicy": "Always",
+        "initContainers": [
+            {"name": "s", "image": "i:1", "restartPolicy": "Always", "lifecycle": pause(4)},
+            {"name": "t", "image": "i:1", "restartPolicy": "Always"},
+        ],
+        "containers": [{"name": "a", "image": "i:1", "lifecycle": pause(3)}],
+    }));
+    node.apply(&pod).await;
+    node.until("ready", is_ready).await;
+    let before = node.fake.state().events.len();
+    node.apply(&deleted(&pod, 10)).await;
+    sleep(Duration::from_millis(10)).await;
+    let mut told = node.fake.state().events[before..].to_vec();
+    told.sort();
+    let all = ["a", "s", "t"].map(|name| format!("Killing Stopping container {name}"));
+    assert_eq!(told, all);
+    node.until("terminated", |state| state.terminated > 0).await;
+    // The hooks of `a` and `s` have run beside each other.
+    let order = calls(&node.fake.state(), &["stop a", "stop s ", "stop t"]);
+    assert_eq!(order, ["stop a 7s", "stop t 7s", "stop s 6s"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sidecar_that_ends_before_its_turn_holds_nobody_back() {
+    let node = Node::start(&Fake::new());
+    let pod = sample::pod("Always", &["s:sidecar"], &["a"]);
+    node.apply(&pod).await;
+    node.until("ready", is_ready).await;
+    node.fake.state().deaf.insert("a".into());
+    let began = Instant::now();
+    node.apply(&deleted(&pod, 20)).await;
+    sleep(Duration::from_secs(1)).await;
+    let s = node
+        .fake
+        .state()
+        .containers
+        .iter()
+        .find(|one| one.config.name == "s")
+        .cloned();
+    node.fake.exit(&s.expect("a sidecar").id, 0);
+    let a = node
+        .fake
+        .state()
+        .containers
+        .iter()
+        .find(|one| one.config.name == "a")
+        .cloned();
+    sleep(Duration::from_secs(1)).await;
+    node.fake.exit(&a.expect("an app").id, 0);
+    node.until("terminated", |state| state.terminated > 0).await;
+    assert!(
+        began.elapsed() < Duration::from_secs(25),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn containers_wait_for_the_post_start_hooks_of_those_before_them() {
+    let node = Node::start(&Fake::new());
+    let hook = json!({"postStart": {"sleep": {"seconds": 20}}});
+    let pod = sample::from(json!({
+        "restartPolicy": "Always",
+        "containers": [{"name": "a", "image": "i:1"}, {"name": "proxy", "image": "i:1", "lifecycle": hook},
+            {"name": "c", "image": "i:1"}],
+    }));
+    let began = Instant::now();
+    node.apply(&pod).await;
+    node.until("begun", |state| calls(state, &["start"]).len() == 2)
+        .await;
+    node.until("ready", is_ready).await;
+    assert_eq!(began.elapsed().as_secs(), 20);
+    let order = calls(&node.fake.state(), &["start"]);
+    assert_eq!(order, ["start a.0", "start proxy.0", "start c.0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_fails_and_an_image_that_is_missing_hold_nobody_back() {
+    for (answer, pull) in [(Some(3), Pull::Works), (Some(0), Pull::Fails)] {
+        let node = Node::start(&Fake::new());
+        node.fake.state().answer = answer;
+        node.fake.state().pull = pull.clone();
+        let hook = json!({"postStart": {"exec": {"command": ["hook"]}}});
+        let pod = sample::from(json!({
+            "restartPolicy": "Always",
+            "containers": [{"name": "a", "image": "i:1", "lifecycle": hook},
+                {"name": "b", "image": "i:2"}],
+        }));
+        node.apply(&pod).await;
+        let tried = match pull {
+            Pull::Fails => "pull i:2",
+            _ => "start b",
+        };
+        node.until("tried", |state| !calls(state, &[tried]).is_empty())
+            .await;
+        let starts = calls(&node.fake.state(), &["start a"]).len();
+        assert!(starts <= 2, "{starts}");
+    }
 }

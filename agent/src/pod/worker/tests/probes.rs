@@ -277,3 +277,29 @@ async fn a_redirect_to_another_host_passes_with_a_warning() {
     assert!(events.iter().any(|event| event == warned), "{events:#?}");
     server.await.expect("both were asked for");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_probe_has_ended_begins_anew_though_it_ended_well() {
+    let node = Node::start(&Fake::new());
+    node.fake.state().answer = Some(0);
+    node.fake.state().polite.insert("a".into());
+    let probe =
+        serde_json::json!({"exec": {"command": [EXEC]}, "periodSeconds": 1, "failureThreshold": 1});
+    let pod = sample::from(serde_json::json!({
+        "restartPolicy": "OnFailure",
+        "containers": [{"name": "a", "image": "i:1", "livenessProbe": probe}],
+    }));
+    node.apply(&pod).await;
+    node.until("ready", is_ready).await;
+    node.fake.state().answer = Some(1);
+    // The second restart waits for its back-off.
+    node.until("restarted", |state| calls(state, &["start a"]).len() >= 3)
+        .await;
+    let state = node.fake.state();
+    let phases: Vec<_> = state
+        .statuses
+        .iter()
+        .filter_map(|status| status.phase.as_deref())
+        .collect();
+    assert!(!phases.contains(&"Succeeded"), "{phases:?}");
+}

@@ -1,0 +1,74 @@
+//! Which containers wait for the postStart hooks of others. Pure.
+//!
+//! While a regular container with a postStart hook is being started, those after it in the list are not: that is how a
+//! proxy in the first place has the others wait until it is ready. A start that fails holds nobody back.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::observation::Observation;
+use super::spec;
+
+/// Whether a container that is to be started has to wait. Those of `starting` have been begun before this moment, those
+/// of `begun` at it.
+pub fn waits(
+    pod: &Pod,
+    seen: &Observation,
+    starting: &BTreeSet<String>,
+    begun: &BTreeSet<String>,
+    name: &str,
+) -> bool {
+    let apps = spec::app_containers(pod);
+    let Some(position) = apps.iter().position(|container| container.name == name) else {
+        return false;
+    };
+    let is_hooked = |container: &&Container| {
+        let lifecycle = container.lifecycle.as_ref();
+        lifecycle.is_some_and(|lifecycle| lifecycle.post_start.is_some())
+    };
+    let was_tried = |name: &str| seen.current(name).is_some();
+    let mut before = apps[..position].iter().filter(is_hooked);
+    before.any(|before| {
+        // One that is tried again does not come before one that has not had its turn.
+        let again = was_tried(&before.name) && !was_tried(name);
+        starting.contains(&before.name) || begun.contains(&before.name) && !again
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::sample;
+    use serde_json::json;
+
+    #[test]
+    fn containers_wait_for_hooks_before_them() {
+        let hook = json!({"postStart": {"sleep": {"seconds": 1}}});
+        let pod = sample::from(json!({
+            "initContainers": [{"name": "s", "image": "i:1", "restartPolicy": "Always", "lifecycle": hook}],
+            "containers": [{"name": "a", "image": "i:1"}, {"name": "b", "image": "i:1", "lifecycle": hook},
+                {"name": "c", "image": "i:1"}],
+        }));
+        // Who has been tried, who was being started, who has just been begun; who waits of all.
+        let table = [
+            ("", "", "", ""),
+            ("", "", "a b", "c"),
+            ("", "b", "", "c"),
+            ("b", "b", "", "c"),
+            ("b", "", "b", ""),
+            ("b c", "", "b", "c"),
+            ("", "a", "a", ""),
+            ("s", "s", "s", ""),
+        ];
+        let set = |names: &str| names.split_whitespace().map(str::to_owned).collect();
+        for (tried, starting, begun, want) in table {
+            let tried = tried.split_whitespace();
+            let records = tried.clone().map(|name| sample::running(&pod, name));
+            let seen = Observation::new(sample::view(records.collect()), None);
+            let mut all = vec!["s", "a", "b", "c"];
+            all.retain(|name| waits(&pod, &seen, &set(starting), &set(begun), name));
+            assert_eq!(all.join(" "), want, "{tried:?}; {starting}; {begun}");
+        }
+    }
+}
