@@ -4,6 +4,7 @@ mod runtime;
 mod sinks;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, SystemTime};
@@ -135,6 +136,11 @@ impl Fake {
 
     pub(crate) fn call(&self, call: String) {
         self.state().calls.push(call);
+    }
+
+    /// Where `pods`, `logs` and `log-links` are.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
     }
 
     fn now(&self) -> SystemTime {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hanok_runtime::api::{ContainerId, ContainerState};
 use k8s_openapi::api::core::v1::{Container, Probe};
 
 use super::Worker;
@@ -50,12 +51,27 @@ impl Worker {
         };
         // Of one that may have ended long ago, the end is not this one.
         if !matches!(plan.why, StopReason::Unknown | StopReason::OldSandbox) {
-            let mut before = seen.records_of(&job.name).filter_map(back_off::end);
-            self.restarted.insert(job.id.clone(), before.next());
+            self.restarts(seen, &job.name, &job.id);
         }
         self.restarts_until = self.restarts_until.max(Some(within(grace)));
         self.operations
             .spawn(key, async { Outcome::Stop(stop::stop(job).await) });
+    }
+
+    /// Takes note that what runs is about to be stopped so that it begins anew.
+    pub(super) fn restarts_all_running(&mut self, seen: &Observation) {
+        let running = seen
+            .alive()
+            .filter(|record| record.state == ContainerState::Running);
+        for record in running {
+            self.restarts(seen, &record.config.name, &record.id);
+        }
+    }
+
+    /// The same of one run.
+    fn restarts(&mut self, seen: &Observation, name: &str, id: &ContainerId) {
+        let mut before = seen.records_of(name).filter_map(back_off::end);
+        self.restarted.insert(id.clone(), before.next());
     }
 }
 

@@ -13,7 +13,7 @@ use super::{NodeDecision, Reset, Worker};
 use crate::pod::actions::{self, PodActions, Start};
 use crate::pod::admit;
 use crate::pod::back_off::{self, RESET_AFTER, after};
-use crate::pod::observation::Observation;
+use crate::pod::observation::{self, Observation};
 use crate::pod::spec::{self, ContainerKind};
 use crate::pod::start_order;
 use crate::pod::status::{Failure, Waiting};
@@ -201,10 +201,19 @@ impl Worker {
         if !self.is_due(&Key::Sandbox) {
             return;
         }
-        if seen.newest_sandbox().is_some() {
+        // Of what was there before the machine began anew, only the status knows.
+        let ran = {
+            let mut told = self.last.iter().flat_map(observation::statuses);
+            told.any(|status| status.container_id.is_some())
+        };
+        if seen.newest_sandbox().is_some() || ran {
             let message = "Pod sandbox changed, it will be killed and re-created.";
             self.deps
                 .pod_event(&self.pod, EventKind::Normal, "SandboxChanged", message);
+        }
+        if spec::init_containers(&self.pod).is_empty() {
+            // With nothing to wait for, what is ended now begins anew at once, however it ends.
+            self.restarts_all_running(seen);
         }
         let job = sandbox::Job {
             deps: self.deps.clone(),

@@ -8,6 +8,7 @@ mod lifecycle;
 mod probes;
 mod resize;
 mod restart_all;
+mod sandbox;
 mod storage;
 mod uid;
 

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::{calls, is_ready, phase};
+use super::{calls, deleted, is_ready, phase};
 use crate::pod::admit::NodeView;
 use crate::pod::fake::{Fake, Node, State};
 use crate::pod::{sample, spec};
@@ -188,4 +188,39 @@ async fn an_agent_that_dies_in_the_middle_is_followed_by_one_that_goes_on() {
     for status in statuses(&fake.state()) {
         assert_eq!(status.restart_count, 1, "{}", status.name);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_outlive_a_restart_of_all_and_go_with_the_pod() {
+    let node = Node::start(&able());
+    let second = Duration::from_secs(1);
+    node.fake
+        .state()
+        .runs
+        .extend([("i".into(), (second, 0)), ("x".into(), (9 * second, 42))]);
+    let pod = pod();
+    node.apply(&pod).await;
+    node.until("ready", is_ready).await;
+    let dir = node.fake.dir();
+    let logs = dir.join(format!("logs/default_web_{}", sample::UID));
+    let log = logs.join("x/0.log");
+    std::fs::create_dir_all(logs.join("x")).expect("a directory");
+    std::fs::write(&log, "last words").expect("a log");
+    let links = || {
+        std::fs::read_dir(dir.join("log-links"))
+            .expect("links")
+            .count()
+    };
+    assert_eq!(links(), 4);
+    node.fake.state().runs.remove("x");
+    node.until("started again", |state| {
+        calls(state, &["start x"]).len() == 2 && is_ready(state)
+    })
+    .await;
+    assert!(log.exists());
+    assert_eq!(links(), 8);
+    node.apply(&deleted(&pod, 5)).await;
+    node.until("terminated", |state| state.terminated > 0).await;
+    assert!(!logs.exists());
+    assert_eq!(links(), 0);
 }
