@@ -13,6 +13,18 @@ pub(super) fn cases() -> Vec<Case> {
     let mut cases = deleted();
     cases.extend(resized());
     cases.extend(debugged());
+    let sidecar = shell("s", "sleep 600").set("restartPolicy", "Always");
+    cases.push(
+        case(
+            &pod("edited-sidecar").init(sidecar).with(sleeper("c")),
+            &["init s before", "init s running"],
+        )
+        .patched(
+            &["container c running", "init s running"],
+            "",
+            json!({"spec": {"initContainers": [{"name": "s", "image": "REGISTRY/nonroot:1"}]}}),
+        ),
+    );
     cases.push(
         case(
             &pod("edited").with(sleeper("c")),

@@ -153,5 +153,30 @@ fn inits() -> Vec<Case> {
                 .with(sleeper("c")),
             &["init s running", "event Warning Unhealthy"],
         ),
+        case(
+            &pod("sidecar-is-ill")
+                .init(ill("s", "sleep 600", "livenessProbe").set("restartPolicy", "Always"))
+                .with(sleeper("c")),
+            &["event Normal Killing", "init s waiting CrashLoopBackOff", "event Warning BackOff"],
+        ),
+        case(
+            &pod("sidecar-fails-to-start")
+                .init(ill("s", "sleep 600", "startupProbe").set("restartPolicy", "Always"))
+                .with(sleeper("c")),
+            &["event Normal Killing", "init s waiting CrashLoopBackOff", "event Warning BackOff"],
+        ),
+        case(
+            &pod("ill-and-ends-well")
+                .restart("OnFailure")
+                .with(ill("c", "trap 'exit 0' TERM; sleep 600 & wait", "livenessProbe")),
+            &["event Normal Killing", "container c started again"],
+        ),
     ]
+}
+
+/// A container with a probe that fails for good after some seconds.
+fn ill(name: &str, line: &str, probe: &str) -> Container {
+    let action = json!({"exec": {"command": ["false"]}, "periodSeconds": 1,
+        "initialDelaySeconds": 3, "failureThreshold": 1});
+    shell(name, line).set(probe, action)
 }
