@@ -174,7 +174,8 @@ pub fn restart_policy(pod: &Pod, kind: ContainerKind, container: &Container) -> 
     }
 }
 
-/// Whether an end of an init container is a failure. The kernel may kill a child and leave exit code 0.
+/// Whether an end of an init container is a failure. The kernel may kill a child and leave exit code 0; under OnFailure
+/// a kubelet then neither starts it again nor ends the pod, and here it is one like others.
 pub fn init_failed(exit: &Exit) -> bool {
     exit.code != 0 || exit.reason == "OOMKilled"
 }

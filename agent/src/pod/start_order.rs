@@ -1,7 +1,8 @@
 //! Which containers wait for the postStart hooks of others. Pure.
 //!
 //! While a regular container with a postStart hook is being started, those after it in the list are not: that is how a
-//! proxy in the first place has the others wait until it is ready. A start that fails holds nobody back.
+//! proxy in the first place has the others wait until it is ready. A start that fails holds nobody back. Beyond that the
+//! containers of a pod start beside each other, where a kubelet takes one after the other, with its image.
 
 use std::collections::BTreeSet;
 

@@ -112,7 +112,8 @@ async fn pre_stop(job: &Job) {
             Ok(Err(error)) => hook.message(&error),
             Err(_) => "it did not end within the grace period".to_owned(),
         },
-        // A command ends with its container, and a request is of use to whoever gets it.
+        // A command ends with its container, and a request is of use to whoever gets it. A pause is of use to nobody,
+        // though a kubelet sits it out.
         () = ended(job), if sleeps => "container terminated before sleep hook finished".to_owned(),
     };
     warn!(container = %job.name, error = cause, "preStop hook failed");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hanok_runtime::api::{ContainerId, ContainerState};
-use k8s_openapi::api::core::v1::{Container, Probe};
+use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::Worker;
 use super::operations::{Key, Outcome};
@@ -30,14 +30,7 @@ impl Worker {
             None => format!("Stopping container {}", plan.name),
         };
         let container = found.map(|(_, container)| container);
-        let own = match plan.why {
-            StopReason::Probe(failed) => container.as_ref().and_then(|of| probe(of, failed)),
-            _ => None,
-        };
-        let own = own.and_then(|probe| probe.termination_grace_period_seconds);
-        let grace = own
-            .and_then(|own| u64::try_from(own).ok())
-            .map_or_else(|| spec::grace_period(&self.pod), Duration::from_secs);
+        let grace = grace(&self.pod, container.as_ref(), plan.why);
         let job = stop::Job {
             deps: self.deps.clone(),
             pod: self.pod.clone(),
@@ -75,12 +68,16 @@ impl Worker {
     }
 }
 
-/// The probe that has failed.
-fn probe(container: &Container, failed: FailedProbe) -> Option<&Probe> {
-    match failed {
-        FailedProbe::Startup => container.startup_probe.as_ref(),
-        FailedProbe::Liveness => container.liveness_probe.as_ref(),
-    }
+/// The time that the container has: that of the probe that has failed, where it says one, be it more than the pod's.
+fn grace(pod: &Pod, container: Option<&Container>, why: StopReason) -> Duration {
+    let probe = container.and_then(|container| match why {
+        StopReason::Probe(FailedProbe::Startup) => container.startup_probe.as_ref(),
+        StopReason::Probe(FailedProbe::Liveness) => container.liveness_probe.as_ref(),
+        _ => None,
+    });
+    let own = probe.and_then(|probe| probe.termination_grace_period_seconds);
+    own.and_then(|own| u64::try_from(own).ok())
+        .map_or_else(|| spec::grace_period(pod), Duration::from_secs)
 }
 
 /// What the event of the stop says. Only of a regular container it says whether it begins anew.
@@ -117,6 +114,7 @@ fn message(
 mod tests {
     use super::*;
     use crate::pod::sample;
+    use serde_json::json;
 
     #[test]
     fn the_event_of_a_stop_names_its_cause_in_the_kubelets_words() {
@@ -165,6 +163,36 @@ mod tests {
             let said = |why| message(why, kind, container, || false);
             assert_eq!(said(Resize), "Container c resize requires restart");
             assert_eq!(said(OldSandbox), "Stopping container c");
+        }
+    }
+
+    #[test]
+    fn only_the_probe_that_has_failed_has_a_grace_of_its_own() {
+        use FailedProbe::{Liveness, Startup};
+        use StopReason::{DefinitionChanged, Probe};
+        // Seconds of the pod, of its startup and of its liveness probe; why, and how long there is.
+        let table = [
+            (60, None, None, Probe(Liveness), 60),
+            (60, None, Some(10), Probe(Liveness), 10),
+            (60, Some(10), None, Probe(Startup), 10),
+            (10, Some(60), None, Probe(Startup), 60),
+            (10, None, Some(60), Probe(Liveness), 60),
+            (60, None, Some(10), DefinitionChanged, 60),
+            (60, Some(10), None, Probe(Liveness), 60),
+            (60, Some(10), Some(30), DefinitionChanged, 60),
+            (60, Some(10), Some(30), Probe(Startup), 10),
+            (60, Some(10), Some(30), Probe(Liveness), 30),
+        ];
+        for (own, startup, liveness, why, want) in table {
+            let probe = |grace: Option<i64>| json!({"terminationGracePeriodSeconds": grace});
+            let container = json!({"name": "c", "image": "i:1", "startupProbe": probe(startup),
+                "livenessProbe": probe(liveness)});
+            let pod = sample::from(
+                json!({"terminationGracePeriodSeconds": own, "containers": [container]}),
+            );
+            let container = spec::app_containers(&pod).first();
+            let case = format!("{own} {startup:?} {liveness:?} {why:?}");
+            assert_eq!(grace(&pod, container, why).as_secs(), want, "{case}");
         }
     }
 }
