@@ -129,18 +129,6 @@ fn a_new_sandbox_runs_the_init_containers_again_from_the_first() {
 }
 
 #[test]
-fn a_finished_pod_gets_no_new_sandbox() {
-    for (policy, code) in [("Never", 137), ("OnFailure", 0), ("Never", 0)] {
-        let pod = pod(policy, &[], &["a"]);
-        let view = PodView {
-            sandboxes: vec![sandbox(0, SandboxState::NotReady)],
-            containers: vec![exited(&pod, "a", 0, code, 5)],
-        };
-        assert_eq!(planned(&pod, view), stop_pod(), "{policy} {code}");
-    }
-}
-
-#[test]
 fn a_job_that_only_the_status_remembers_is_not_run_again() {
     let status = |code| -> PodStatus {
         serde_json::from_value(serde_json::json!({"containerStatuses": [
@@ -156,24 +144,6 @@ fn a_job_that_only_the_status_remembers_is_not_run_again() {
     let restarted = with(view(Vec::new()), 1);
     assert_eq!(starts(&restarted), ["a"]);
     assert_eq!(restarted.start[0].attempt, 2);
-}
-
-#[test]
-fn init_containers_run_one_by_one() {
-    let pod = pod("Always", &["i1", "i2"], &["a", "b"]);
-    let done = |name| exited(&pod, name, 0, 0, 9);
-    let table: [(Vec<api::Container>, &[&str]); 5] = [
-        (vec![], &["i1"]),
-        (vec![running(&pod, "i1")], &[]),
-        (vec![done("i1")], &["i2"]),
-        (vec![done("i1"), running(&pod, "i2")], &[]),
-        (vec![done("i1"), done("i2")], &["a", "b"]),
-    ];
-    for (records, want) in table {
-        let actions = planned(&pod, view(records.clone()));
-        assert_eq!(starts(&actions), want, "{records:?}");
-        assert!(!actions.stop_pod);
-    }
 }
 
 #[test]
@@ -203,16 +173,6 @@ fn a_removed_init_record_is_not_run_again() {
         &ProbeResults::default(),
     );
     assert!(starts(&pulled).is_empty());
-}
-
-#[test]
-fn a_failed_init_container_is_retried_unless_the_policy_is_never() {
-    for (policy, retried) in [("Always", true), ("OnFailure", true), ("Never", false)] {
-        let pod = pod(policy, &["i1", "i2"], &["a"]);
-        let actions = planned(&pod, view(vec![exited(&pod, "i1", 0, 1, 3)]));
-        assert_eq!(actions.stop_pod, !retried, "{policy}");
-        assert_eq!(starts(&actions).contains(&"i1"), retried, "{policy}");
-    }
 }
 
 #[test]
@@ -265,31 +225,6 @@ fn sidecars_are_restarted_under_every_policy_and_beside_later_init_containers() 
         assert_eq!(starts(&during_init), ["s"], "{policy}");
         let beside_app = planned(&pod, view(vec![dead(), running(&pod, "a")]));
         assert_eq!(starts(&beside_app), ["s"], "{policy}");
-    }
-}
-
-#[test]
-fn the_pod_ends_with_its_app_containers_and_not_with_its_sidecars() {
-    let pod = pod("Never", &["s:sidecar"], &["a"]);
-    let records = vec![running(&pod, "s"), exited(&pod, "a", 0, 0, 1)];
-    assert_eq!(planned(&pod, view(records)), stop_pod());
-}
-
-#[test]
-fn app_containers_restart_by_policy() {
-    let table = [
-        ("Always", 0, true),
-        ("Always", 1, true),
-        ("OnFailure", 0, false),
-        ("OnFailure", 1, true),
-        ("Never", 1, false),
-    ];
-    for (policy, code, restart) in table {
-        let pod = pod(policy, &[], &["a", "b"]);
-        let records = vec![running(&pod, "b"), exited(&pod, "a", 0, code, 1)];
-        let actions = planned(&pod, view(records));
-        assert_eq!(starts(&actions).contains(&"a"), restart, "{policy} {code}");
-        assert!(!actions.stop_pod);
     }
 }
 
@@ -422,18 +357,6 @@ fn a_failed_probe_stops_the_container_and_the_policy_decides() {
     assert_eq!(stops(&actions), [("a", why)]);
     let killed = view(vec![exited(&pod, "a", 0, 137, 0)]);
     assert_eq!(planned(&pod, killed), stop_pod());
-}
-
-#[test]
-fn ephemeral_containers_start_once_and_beside_everything() {
-    let mut pod = pod("Always", &["i"], &["a"]);
-    let ephemeral = serde_json::json!([{"name": "e", "image": "i:1"}]);
-    pod.spec.as_mut().expect("a spec").ephemeral_containers =
-        serde_json::from_value(ephemeral).expect("containers");
-    let during_init = planned(&pod, view(vec![running(&pod, "i")]));
-    assert_eq!(starts(&during_init), ["e"]);
-    let ended = view(vec![running(&pod, "a"), exited(&pod, "e", 0, 1, 1)]);
-    assert_eq!(planned(&pod, ended), PodActions::default());
 }
 
 #[test]

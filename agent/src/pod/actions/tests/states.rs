@@ -120,6 +120,7 @@ fn a_sandbox_that_does_not_serve_is_replaced_while_anything_is_to_run() {
         ("OnFailure", none(), 1, "a=0 b=0", "end"),
         ("Never", none(), 1, "a=0 b=0", "end"),
         ("Never", none(), 0, "a b=0", "end"),
+        ("Never", none(), 1, "a=137 b=0", "end"),
         ("Never", none(), 2, "", "sandbox 3"),
         (
             "Always",
@@ -144,7 +145,10 @@ fn a_sandbox_that_does_not_serve_is_replaced_while_anything_is_to_run() {
 fn init_containers_follow_their_states() {
     // Policy, newest sandbox and whether it serves, records, plan.
     let table = [
-        ("Always", (0, true), "i=0 j=0", "start a"),
+        ("Always", (0, true), "", "start i"),
+        ("Always", (0, true), "i", ""),
+        ("Always", (0, true), "i=0", "start j"),
+        ("Always", (0, true), "i=0 j=0", "start a, start b"),
         ("Always", (0, true), "i=0 j", ""),
         ("Always", (0, true), "j", ""),
         ("Always", (0, true), "i=0 j+", "start j"),
@@ -164,7 +168,7 @@ fn init_containers_follow_their_states() {
         ("Never", (0, false), "i=0 j=0", "sandbox 1"),
     ];
     for (policy, sandbox, records, want) in table {
-        let pod = sample::pod(policy, &["i", "j"], &["a"]);
+        let pod = sample::pod(policy, &["i", "j"], &["a", "b"]);
         let actions = planned(&pod, seen(&pod, sandbox, records));
         assert_eq!(said(&actions), want, "{policy} {sandbox:?} {records}");
     }
