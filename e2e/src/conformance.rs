@@ -96,6 +96,7 @@ fn prepare(lab: &Lab, options: &Options, keep: bool) -> Result<()> {
         }
     }
     let registry = lab.registry();
+    fs::create_dir_all(temporary(lab))?;
     fs::write(repositories(lab), repository_list(&registry))?;
     let list = suite(lab)?
         .arg("--list-images")
@@ -108,6 +109,11 @@ fn prepare(lab: &Lab, options: &Options, keep: bool) -> Result<()> {
 /// File that tells the suite where its images are.
 fn repositories(lab: &Lab) -> PathBuf {
     lab.dir().join("repositories.yaml")
+}
+
+/// Where the suite leaves its temporary files, that go with the lab: each start of it makes a directory and lets it lie.
+fn temporary(lab: &Lab) -> PathBuf {
+    lab.dir().join("temporary")
 }
 
 /// The registries that the suite knows, by our own; those that must not exist or must refuse stay as they are.
@@ -129,7 +135,9 @@ fn repository_list(registry: &str) -> String {
 /// The suite itself.
 fn suite(lab: &Lab) -> Result<Command> {
     let mut command = Command::new(paths::go_program("e2e.test")?);
-    command.env("KUBE_TEST_REPO_LIST", repositories(lab));
+    command
+        .env("KUBE_TEST_REPO_LIST", repositories(lab))
+        .env("TMPDIR", temporary(lab));
     Ok(command)
 }
 
@@ -195,7 +203,8 @@ fn ginkgo(lab: &Lab, options: &Options, report: &Path) -> Result<Command> {
             lab.kubeconfig("admin").display()
         ))
         .arg("--provider=skeleton")
-        .env("KUBE_TEST_REPO_LIST", repositories(lab));
+        .env("KUBE_TEST_REPO_LIST", repositories(lab))
+        .env("TMPDIR", temporary(lab));
     Ok(command)
 }
 
