@@ -5,7 +5,11 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 
+use crate::pod::resources;
 use crate::quantity::Amount;
+
+/// Where the kernel has a directory for each size of huge pages.
+const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages";
 
 /// Addresses of the documentation's networks: asking for the way to them sends nothing.
 const ELSEWHERE: (Ipv4Addr, Ipv6Addr) = (
@@ -56,7 +60,7 @@ pub fn look(storage: &Path) -> Machine {
         memory: meminfo_bytes(&meminfo, "MemTotal"),
         swap: meminfo_bytes(&meminfo, "SwapTotal"),
         storage: storage_bytes(storage),
-        huge_pages: huge_pages(Path::new("/sys/kernel/mm/hugepages")),
+        huge_pages: huge_pages(Path::new(HUGE_PAGES)),
         system_uuid: if product.is_empty() {
             machine_id.clone()
         } else {
@@ -103,6 +107,13 @@ fn storage_bytes(path: &Path) -> u64 {
         .ancestors()
         .find_map(|path| rustix::fs::statvfs(path).ok());
     stat.map_or(0, |stat| stat.f_blocks.saturating_mul(stat.f_frsize))
+}
+
+/// Sizes of the kernel's huge pages, as the files of cgroups have them (`2MB`).
+pub fn huge_page_sizes() -> Vec<String> {
+    let sizes = huge_pages(Path::new(HUGE_PAGES)).into_keys();
+    let sizes = sizes.filter_map(|size| Amount::parse(&size).ok()?.to_units().try_into().ok());
+    sizes.filter_map(resources::page_size).collect()
 }
 
 /// `hugepages-2048kB/nr_hugepages` as `2Mi`.

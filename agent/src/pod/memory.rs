@@ -3,6 +3,7 @@
 use hanok_runtime::api::Resources;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
+use super::admit;
 use super::resources::{self, QosClass};
 
 /// The node's rules.
@@ -37,18 +38,24 @@ pub fn add(
     }
 }
 
-/// Bytes of swap: the container's part of the node's, as its request is of the node's memory. None for pods of other
-/// classes than Burstable, for critical ones, and for containers that ask for all they may have.
+/// Bytes of swap: the container's part of the node's, as its request is of the node's memory.
 fn swap(pod: &Pod, container: &Container, node_memory: u64, node_swap: u64) -> i64 {
-    if resources::qos_class(pod) != QosClass::Burstable || resources::is_node_critical(pod) {
+    if !may_swap(pod, container, node_swap) || node_memory == 0 {
         return 0;
     }
-    let (request, limit) = resources::memory_of(container);
-    if request == 0 || limit == Some(request) || node_memory == 0 {
-        return 0;
-    }
+    let (request, _) = resources::memory_of(container);
     let share = i128::from(request) * i128::from(node_swap) / i128::from(node_memory);
     i64::try_from(share).unwrap_or(i64::MAX)
+}
+
+/// Whether a container has a part of the node's swap. None have containers of other pods than Burstable ones, of
+/// critical pods, and those that ask for all the memory that they may have.
+pub fn may_swap(pod: &Pod, container: &Container, node_swap: u64) -> bool {
+    let (request, limit) = resources::memory_of(container);
+    node_swap != 0
+        && resources::qos_class(pod) == QosClass::Burstable
+        && !admit::is_critical(pod)
+        && request != limit.unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -79,6 +86,18 @@ mod tests {
         let free = limits(json!({}), &rules);
         assert_eq!((free.memory_limit, free.memory_swap_limit), (0, 0));
         assert_eq!(free.unified["memory.swap.max"], "0");
+    }
+
+    #[test]
+    fn critical_pods_do_not_swap() {
+        for (priority, swaps) in [(1_999_999_999, true), (2_000_000_000, false)] {
+            let pod: Pod =
+                serde_json::from_value(json!({"spec": {"priority": priority, "containers": [
+                {"name": "c", "resources": {"requests": {"memory": "1Gi"}}}]}}))
+                .unwrap();
+            let container = &pod.spec.as_ref().unwrap().containers[0];
+            assert_eq!(may_swap(&pod, container, GIB), swaps, "{priority}");
+        }
     }
 
     #[test]

@@ -109,6 +109,8 @@ pub struct Settings {
     pub allocatable: BTreeMap<String, Amount>,
     /// The node's memory in bytes.
     pub node_memory: u64,
+    /// Sizes of the kernel's huge pages, as its files have them (`2MB`).
+    pub huge_page_sizes: Vec<String>,
     /// Swap, and who dies of want of memory.
     pub memory: MemoryRules,
     /// Parent of the pods' directories, `ROOT/pods`.
@@ -144,6 +146,7 @@ impl Settings {
             host_ips: Vec::new(),
             allocatable: BTreeMap::new(),
             node_memory: 0,
+            huge_page_sizes: Vec::new(),
             memory: MemoryRules::default(),
             seccomp_dir: pods_dir.with_file_name("seccomp"),
             users: Arc::new(UserRanges::new(pods_dir.clone(), Ids::default())),

@@ -44,7 +44,7 @@ pub(super) fn check(settings: &Settings) -> anyhow::Result<()> {
 }
 
 /// Only version 2 has this file at its root.
-fn is_cgroup_v2() -> bool {
+pub(super) fn is_cgroup_v2() -> bool {
     Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 

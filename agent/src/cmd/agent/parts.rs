@@ -240,9 +240,11 @@ pub(super) fn pod_settings(
     pod.host_ips = facts.ips.iter().map(ToString::to_string).collect();
     pod.allocatable = facts.allocatable();
     pod.node_memory = facts.machine.memory;
+    pod.huge_page_sizes = machine::huge_page_sizes();
     pod.memory = MemoryRules {
         swap: match kubelet.memory_swap.swap_behavior.as_str() {
-            "LimitedSwap" => facts.machine.swap,
+            // Version 1 cannot say it of a container without a limit.
+            "LimitedSwap" if super::checks::is_cgroup_v2() => facts.machine.swap,
             _ => 0,
         },
         kill_one: kubelet.single_process_oom_kill,

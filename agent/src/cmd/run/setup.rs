@@ -231,6 +231,7 @@ fn settings(root_dir: &Path, log_dir: &Path) -> Settings {
     let mut settings = Settings::new(root_dir.join("pods"), pods, links);
     settings.host_ips = vec![machine::own_address(false).to_string()];
     settings.node_memory = memory;
+    settings.huge_page_sizes = machine::huge_page_sizes();
     settings.allocatable = host::allocatable(memory);
     settings.dns.node = host::resolv_conf();
     settings

@@ -123,6 +123,10 @@ fn lifecycle_signal(container: &Container) -> String {
 
 fn limits(pod: &Pod, container: &Container, settings: &Settings) -> Resources {
     let mut limits = resources::container_resources(pod, container, settings.node_memory);
+    for size in &settings.huge_page_sizes {
+        // Who has no limit may have none of them.
+        limits.hugepages.entry(size.clone()).or_default();
+    }
     memory::add(
         &mut limits,
         pod,
@@ -188,6 +192,17 @@ mod tests {
             stop_signal: String::new(),
             pinned: false,
         }
+    }
+
+    #[test]
+    fn a_container_without_a_limit_has_no_huge_pages() {
+        let pod = sample::from(json!({"containers": [{"name": "c", "image": "i:1",
+            "resources": {"limits": {"hugepages-2Mi": "4Mi"}}}]}));
+        let mut settings = Settings::new("/r/pods".into(), "/l".into(), "/k".into());
+        settings.huge_page_sizes = vec!["2MB".to_owned(), "1GB".to_owned()];
+        let limits = limits(&pod, &spec::app_containers(&pod)[0], &settings);
+        let want = [("1GB".to_owned(), 0), ("2MB".to_owned(), 4 << 20)];
+        assert_eq!(limits.hugepages, want.into());
     }
 
     #[test]
