@@ -28,7 +28,7 @@ const SAFE: &[&str] = &[
 /// A pattern of sysctls that no namespace contains.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no sysctl of a namespace: kernel.sem, kernel.shm*, kernel.msg*, fs.mqueue.*, net.* are"
+    "{0:?} is no sysctl of a namespace, nor the beginning of some with a * behind it: kernel.sem, kernel.shm*, kernel.msg*, fs.mqueue.*, net.* are"
 )]
 pub struct SysctlPatternError(pub String);
 
@@ -79,9 +79,31 @@ pub fn check_pattern(pattern: &str) -> Result<(), SysctlPatternError> {
     let name = dotted(pattern);
     let known = Namespace::of(name.strip_suffix('*').unwrap_or(&name));
     match known {
-        Some(_) if !name.trim_end_matches('*').is_empty() => Ok(()),
+        Some(_) if is_well_written(pattern) => Ok(()),
         _ => Err(SysctlPatternError(pattern.to_owned())),
     }
+}
+
+/// Whether the parts are made of small letters and digits, with - and _ within; * stands at the very end.
+fn is_well_written(pattern: &str) -> bool {
+    /// Most characters of a name.
+    const MOST: usize = 253;
+    let plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let inner = |part: &[u8]| part.iter().all(|byte| plain(byte) || b"-_".contains(byte));
+    let whole = |part: &[u8]| {
+        inner(part) && part.first().is_some_and(plain) && part.last().is_some_and(plain)
+    };
+    let mut parts: Vec<&[u8]> = pattern
+        .as_bytes()
+        .split(|byte| b"./".contains(byte))
+        .collect();
+    let last = parts.pop().unwrap_or_default();
+    let last = match last.split_last() {
+        Some((b'*', [])) => true,
+        Some((b'*', [first, rest @ ..])) => plain(first) && inner(rest),
+        _ => whole(last),
+    };
+    pattern.len() <= MOST && last && parts.into_iter().all(whole)
 }
 
 /// Refuses the first sysctl that is not allowed.

@@ -9,6 +9,7 @@ fn sysctls_are_safe_or_allowed_and_never_the_nodes_own() {
         "kernel.msg*".into(),
         "net.core.somaxconn".into(),
         "net/ipv4/conf/*".into(),
+        "user.*".into(),
     ];
     let pod = |fields: Value, name: &str| {
         let mut fields = fields;
@@ -48,6 +49,21 @@ fn sysctls_are_safe_or_allowed_and_never_the_nodes_own() {
             "admitted",
         ),
         (
+            json!({"hostUsers": false}),
+            "user.max_user_namespaces",
+            "admitted",
+        ),
+        (
+            json!({}),
+            "user.max_user_namespaces",
+            "SysctlForbidden: forbidden sysctl: \"user.max_user_namespaces\" not allowed with host User enabled",
+        ),
+        (
+            json!({}),
+            "net.ipv4.ip_local_port_range.a.b.c",
+            "SysctlForbidden: forbidden sysctl: \"net.ipv4.ip_local_port_range.a.b.c\" not allowlisted",
+        ),
+        (
             json!({"hostIPC": true}),
             "kernel.msgmnb",
             "SysctlForbidden: forbidden sysctl: \"kernel.msgmnb\" not allowed with host IPC enabled",
@@ -67,6 +83,9 @@ fn patterns_that_reach_beyond_pods_are_refused() {
         "fs.mqueue.*",
         "net.*",
         "net/core/somaxconn",
+        "kernel/msg*",
+        "kernel/sem",
+        "user.*",
     ] {
         assert_eq!(check_pattern(good), Ok(()), "{good}");
     }
@@ -77,6 +96,16 @@ fn patterns_that_reach_beyond_pods_are_refused() {
         "kernel.core_pattern",
         "vm.overcommit_memory",
         "fs.*",
+        " kernel.msg*",
+        "kernel.msg* ",
+        "net.-",
+        "net.a-",
+        "net.*.foo",
+        "net.*/foo",
+        "net..*",
+        "net.A",
+        "foo",
+        "foo*",
     ] {
         assert_eq!(
             check_pattern(bad),
