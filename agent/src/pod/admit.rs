@@ -12,7 +12,6 @@ mod features;
 mod fit;
 mod ports;
 mod preempt;
-mod resize;
 mod sysctls;
 mod taints;
 #[cfg(test)]
@@ -31,7 +30,6 @@ use super::status::Failure;
 use crate::quantity::Amount;
 
 pub use preempt::preempted;
-pub use resize::resize;
 pub use sysctls::{SysctlPatternError, check_pattern};
 
 /// Label of a node's operating system.
@@ -78,7 +76,16 @@ pub enum Verdict {
 
 /// Judges a pod beside the pods that have been admitted and are not over.
 pub fn admit(pod: &Pod, node: &NodeView, others: &[Arc<Pod>]) -> Verdict {
-    match judge(pod, node, others) {
+    verdict(judge(pod, node, others))
+}
+
+/// Judges a pod that runs and is to have other resources, beside the others.
+pub fn resize(pod: &Pod, node: &NodeView, others: &[Arc<Pod>]) -> Verdict {
+    verdict(place(pod, node, others))
+}
+
+fn verdict(judged: Result<Vec<PodUid>, Failure>) -> Verdict {
+    match judged {
         Ok(victims) if victims.is_empty() => Verdict::Admitted,
         Ok(victims) => Verdict::AfterPreemption(victims),
         Err(failure) => Verdict::Rejected(failure),
@@ -104,6 +111,14 @@ pub fn rejected(failure: &Failure) -> Failure {
 
 /// The pods that have to go first, or why the pod cannot run.
 fn judge(pod: &Pod, node: &NodeView, others: &[Arc<Pod>]) -> Result<Vec<PodUid>, Failure> {
+    let victims = place(pod, node, others)?;
+    app_armor::check(pod, node.app_armor)?;
+    features::check(pod, &node.features)?;
+    Ok(victims)
+}
+
+/// The pods that have to go first, or why there is no place for the pod.
+fn place(pod: &Pod, node: &NodeView, others: &[Arc<Pod>]) -> Result<Vec<PodUid>, Failure> {
     sysctls::check(pod, &node.unsafe_sysctls)?;
     operating_system(pod)?;
     let unmet = match &node.placement {
@@ -112,14 +127,11 @@ fn judge(pod: &Pod, node: &NodeView, others: &[Arc<Pod>]) -> Result<Vec<PodUid>,
             .into_iter()
             .collect(),
     };
-    let victims = match unmet.first() {
-        None => Vec::new(),
-        Some(_) if is_critical(pod) => make_room(pod, &unmet, others)?,
-        Some(first) => return Err(first.failure()),
-    };
-    app_armor::check(pod, node.app_armor)?;
-    features::check(pod, &node.features)?;
-    Ok(victims)
+    match unmet.first() {
+        None => Ok(Vec::new()),
+        Some(_) if is_critical(pod) => make_room(pod, &unmet, others),
+        Some(first) => Err(first.failure()),
+    }
 }
 
 /// What a predicate lacks.

@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};
 
-use super::{labels, resources, spec};
+use super::{labels, memory, resources, spec};
 use crate::quantity::Amount;
 
 /// The condition of a resize that the node has not taken on.
@@ -37,6 +37,38 @@ pub struct Allocation {
     pod: Option<ResourceRequirements>,
     /// Those of init and app containers, by name.
     containers: BTreeMap<String, ResourceRequirements>,
+}
+
+/// Whether the pod asks for more CPU or memory than it has been promised.
+pub fn is_more(wish: &Pod, promised: &Pod) -> bool {
+    let (asked, had) = (
+        resources::pod_requests(wish),
+        resources::pod_requests(promised),
+    );
+    RESIZABLE
+        .iter()
+        .any(|name| asked.get(*name) > had.get(*name))
+}
+
+/// Whether the wish would change how much a container may swap, and its policy does not restart it.
+pub fn touches_swap(wish: &Pod, promised: &Pod, node_swap: u64) -> bool {
+    spec::containers(wish).any(|container| {
+        let Some((_, before)) = spec::find_container(promised, &container.name) else {
+            return false;
+        };
+        let mut policies = before.resize_policy.iter().flatten();
+        let policy = policies.find(|policy| policy.resource_name == "memory");
+        let restarts = policy.is_some_and(|policy| policy.restart_policy == "RestartContainer");
+        let (asks, asked) = (
+            resources::memory_of(container).0,
+            resources::memory_of(&before).0,
+        );
+        let may_swap = || {
+            memory::may_swap(wish, container, node_swap)
+                || memory::may_swap(promised, &before, node_swap)
+        };
+        asks != asked && !restarts && may_swap()
+    })
 }
 
 /// Why a resize is not taken on.

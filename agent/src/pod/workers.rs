@@ -167,7 +167,9 @@ impl Workers {
         if let Some(handle) = self.workers.get(&uid)
             && handle.desired.borrow().exists == Existence::Object
         {
-            self.hand_over(pod);
+            if !self.wishes(&pod) {
+                self.hand_over(pod);
+            }
             // It may have let go of something.
             self.try_wishes();
             return;

@@ -12,16 +12,19 @@ use crate::quantity::Amount;
 /// Everything that there is too little of, in the order pods, cpu, memory, ephemeral-storage, the others by name.
 pub(super) fn lacking(pod: &Pod, node: &Placement, others: &[Arc<Pod>]) -> Vec<Unmet> {
     let mut lacking = Vec::new();
-    let capacity = |name: &str| capacity_of(node, name);
+    let capacity = |name: &str| {
+        let amount = node.allocatable.get(name);
+        amount.map_or(0, |amount| count(name, *amount))
+    };
     let pods = i64::try_from(others.len()).unwrap_or(i64::MAX);
     lacking.extend(too_little("pods", 1, pods, capacity("pods")));
-    let requests = counted(pod, Some(node));
+    let requests = counted(resources::pod_requests(pod), Some(node));
     if requests.is_empty() {
         return lacking;
     }
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
     for other in others {
-        for (name, count) in counted(other, None) {
+        for (name, count) in counted(resources::held_requests(other), None) {
             let total = used.entry(name).or_default();
             *total = total.saturating_add(count);
         }
@@ -39,27 +42,22 @@ pub(super) fn lacking(pod: &Pod, node: &Placement, others: &[Arc<Pod>]) -> Vec<U
     lacking
 }
 
-/// So much of a resource as the node has for pods.
-pub(super) fn capacity_of(node: &Placement, resource: &str) -> i64 {
-    let amount = node.allocatable.get(resource);
-    amount.map_or(0, |amount| count(resource, *amount))
-}
-
 /// So much of a resource as a pod counts for; 1 of `pods`.
 pub(super) fn request_of(pod: &Pod, resource: &str) -> i64 {
     if resource == "pods" {
         return 1;
     }
-    counted(pod, None).get(resource).copied().unwrap_or(0)
+    let requests = counted(resources::pod_requests(pod), None);
+    requests.get(resource).copied().unwrap_or(0)
 }
 
-/// What a pod asks for, in the numbers that messages have. Extended resources that the node has never heard of are
-/// left out: they belong to the cluster and not to a node.
-fn counted(pod: &Pod, node: Option<&Placement>) -> BTreeMap<String, i64> {
+/// Requests in the numbers that messages have. Extended resources that the node has never heard of are left out: they
+/// belong to the cluster and not to a node.
+fn counted(requests: BTreeMap<String, Amount>, node: Option<&Placement>) -> BTreeMap<String, i64> {
     let known = |name: &str| {
         !is_extended(name) || node.is_none_or(|node| node.allocatable.contains_key(name))
     };
-    resources::pod_requests(pod)
+    requests
         .into_iter()
         .filter(|(name, amount)| is_counted(name) && known(name) && !amount.is_zero())
         .map(|(name, amount)| {
@@ -86,12 +84,12 @@ fn count(name: &str, amount: Amount) -> i64 {
     }
 }
 
-/// Whether the resource is one that a node keeps account of.
+/// Whether the resource is one that a node keeps account of: those of Kubernetes, and every one with a domain.
 fn is_counted(name: &str) -> bool {
     matches!(name, "cpu" | "memory" | "ephemeral-storage")
         || name.starts_with("hugepages-")
         || name.starts_with("attachable-volumes-")
-        || is_extended(name)
+        || name.contains('/')
 }
 
 /// Whether the resource is a device's or an administrator's: it has a domain, and not Kubernetes' own.

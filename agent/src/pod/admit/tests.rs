@@ -305,6 +305,26 @@ fn a_critical_pod_takes_the_place_of_lesser_ones() {
 }
 
 #[test]
+fn critical_pods_make_room_for_more_critical_ones_only() {
+    let priority = |priority: i32| {
+        let mut pod = asking(json!({"cpu": "2"}));
+        if let Some(spec) = &mut pod.spec {
+            spec.priority = Some(priority);
+        }
+        pod
+    };
+    let (cluster, node_critical) = (priority(2_000_000_000), priority(2_000_001_000));
+    let there = [named(cluster.clone(), "cluster")];
+    assert_eq!(told(&node_critical, &node(), &there), "after cluster");
+    let there = [named(node_critical, "node")];
+    let refused = told(&cluster, &node(), &there);
+    assert!(
+        refused.starts_with("UnexpectedAdmissionError: "),
+        "{refused}"
+    );
+}
+
+#[test]
 fn room_does_not_help_a_critical_pod_that_may_not_be_here() {
     let mut pod = made_static(asking(json!({"cpu": "3"})));
     if let Some(spec) = &mut pod.spec {

@@ -147,3 +147,47 @@ fn events_name_every_container_with_what_it_gets() {
         )
     );
 }
+
+#[test]
+fn a_wish_that_would_change_swap_is_one_for_a_restart() {
+    let pod = |request: &str, policy: &str| {
+        sample::from(json!({"containers": [{"name": "a", "image": "i",
+            "resources": {"limits": {"memory": "1Gi"}, "requests": {"memory": request}},
+            "resizePolicy": [{"resourceName": "memory", "restartPolicy": policy}]}]}))
+    };
+    let table = [
+        ("512Mi", "NotRequired", 1 << 30, false),
+        ("256Mi", "NotRequired", 1 << 30, true),
+        ("256Mi", "NotRequired", 0, false),
+        ("256Mi", "RestartContainer", 1 << 30, false),
+        ("1Gi", "NotRequired", 1 << 30, true),
+    ];
+    for (request, policy, swap, want) in table {
+        let touches = touches_swap(&pod(request, policy), &pod("512Mi", policy), swap);
+        assert_eq!(touches, want, "{request} {policy} {swap}");
+    }
+}
+
+#[test]
+fn more_is_what_the_whole_pod_asks_for() {
+    let pod = |whole: Value, cpu: [&str; 2]| {
+        let container = |name: &str, cpu: &str| json!({"name": name, "image": "i", "resources": {"requests": {"cpu": cpu}}});
+        sample::from(
+            json!({"resources": whole, "containers": [container("a", cpu[0]), container("b", cpu[1])]}),
+        )
+    };
+    let whole = |cpu: &str| json!({"requests": {"cpu": cpu}});
+    let none = Value::Null;
+    let table = [
+        (pod(none.clone(), ["1", "1"]), false),
+        (pod(none.clone(), ["1500m", "500m"]), false),
+        (pod(none.clone(), ["1500m", "501m"]), true),
+        (pod(none, ["500m", "1"]), false),
+        (pod(whole("1500m"), ["1", "500m"]), false),
+        (pod(whole("2500m"), ["1", "1"]), true),
+    ];
+    for (wish, want) in table {
+        let had = pod(Value::Null, ["1", "1"]);
+        assert_eq!(is_more(&wish, &had), want, "{:?}", wish.spec);
+    }
+}

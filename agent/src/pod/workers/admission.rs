@@ -138,7 +138,7 @@ impl Workers {
         all.filter(|pod| spec::uid(pod) != *but).collect()
     }
 
-    fn preempt(&self, victim: &PodUid, pod: &Pod) {
+    pub(super) fn preempt(&self, victim: &PodUid, pod: &Pod) {
         let Some(handle) = self.workers.get(victim) else {
             return;
         };

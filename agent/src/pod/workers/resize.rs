@@ -3,6 +3,7 @@
 //! The owner of the set promises, one pod after the other, so that no two pods are promised the same room. A promise is
 //! on disk before anybody acts on it: a new agent must not take a wish for a promise.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
@@ -14,8 +15,9 @@ use k8s_openapi::api::core::v1::Pod;
 use tracing::{info, warn};
 
 use super::Workers;
-use crate::pod::admit;
+use crate::pod::admit::{self, Verdict};
 use crate::pod::resize::{self, Allocation, Pending};
+use crate::pod::resources::{self, QosClass};
 use crate::pod::spec;
 use crate::sinks::EventKind;
 
@@ -25,6 +27,8 @@ pub(super) struct Promises {
     dir: PathBuf,
     known: BTreeMap<PodUid, Allocation>,
     wishes: BTreeMap<PodUid, Wish>,
+    /// How many wishes there have been.
+    count: u64,
 }
 
 /// A pod as somebody wishes it, and why it is not so.
@@ -32,6 +36,8 @@ pub(super) struct Promises {
 struct Wish {
     pod: Arc<Pod>,
     told: Option<(&'static str, i64)>,
+    /// Its place among those that are worth as much.
+    turn: u64,
 }
 
 /// A pod as it is to run.
@@ -42,12 +48,23 @@ pub(super) struct Promised {
     pub(super) pending: Option<(Pending, i64)>,
 }
 
+/// What becomes of a wish.
+enum Wished {
+    /// It is promised.
+    Granted,
+    /// It will be, when somebody has ended or all are known.
+    Later,
+    /// It is not, for a reason to tell.
+    Pending(Pending),
+}
+
 impl Promises {
     pub(super) fn new(dir: PathBuf) -> Self {
         Self {
             dir,
             known: BTreeMap::new(),
             wishes: BTreeMap::new(),
+            count: 0,
         }
     }
 
@@ -85,6 +102,21 @@ impl Promises {
         }
         self.known.insert(uid.clone(), allocation);
         self.wishes.remove(uid);
+    }
+
+    /// Takes note of a wish, or of its newest form.
+    fn wish(&mut self, uid: &PodUid, pod: &Arc<Pod>) -> &mut Wish {
+        let count = &mut self.count;
+        let wish = self.wishes.entry(uid.clone()).or_insert_with(|| {
+            *count += 1;
+            Wish {
+                pod: pod.clone(),
+                told: told_before(pod),
+                turn: *count,
+            }
+        });
+        wish.pod = pod.clone();
+        wish
     }
 
     fn write(&self, uid: &PodUid, allocation: &Allocation) -> io::Result<()> {
@@ -137,44 +169,64 @@ impl Workers {
             self.promises.wishes.remove(&uid);
             return Promised { pod, pending: None };
         }
+        let seen = Arc::new(promised.apply(&pod));
+        self.promises.wish(&uid, &pod);
+        match self.judge_wish(&pod, &seen) {
+            Wished::Granted => {
+                info!(%uid, pod = spec::name(&pod), "the pod is promised other resources");
+                self.promises.set(&uid, &pod);
+                Promised { pod, pending: None }
+            }
+            Wished::Later => Promised {
+                pod: seen,
+                pending: None,
+            },
+            Wished::Pending(pending) => {
+                let generation = pod.metadata.generation.unwrap_or_default();
+                self.tell(&uid, &pod, &pending, generation);
+                Promised {
+                    pod: seen,
+                    pending: Some((pending, generation)),
+                }
+            }
+        }
+    }
+
+    /// Judges a wish. Pods that a critical one takes the place of begin to end.
+    fn judge_wish(&self, pod: &Pod, seen: &Pod) -> Wished {
         if !self.synced {
             // Not all are known yet whose room it is.
-            let wish = Wish {
-                pod: pod.clone(),
-                told: None,
-            };
-            self.promises.wishes.insert(uid, wish);
-            return Promised {
-                pod: Arc::new(promised.apply(&pod)),
-                pending: None,
-            };
+            return Wished::Later;
+        }
+        if resize::touches_swap(pod, seen, self.deps.settings.memory.swap) {
+            return Wished::Pending(Pending {
+                reason: resize::INFEASIBLE,
+                event: resize::INFEASIBLE.to_owned(),
+                message: "In-place resize of containers with swap is not supported.".to_owned(),
+            });
         }
         let node = self.deps.admission.node();
-        let Err(pending) = admit::resize(&pod, &node, &self.admitted(&uid)) else {
-            info!(%uid, pod = spec::name(&pod), "the pod is promised other resources");
-            self.promises.set(&uid, &pod);
-            return Promised { pod, pending: None };
-        };
-        let generation = pod.metadata.generation.unwrap_or_default();
-        let seen = Arc::new(promised.apply(&pod));
-        self.tell(&uid, &pod, &pending, generation);
-        Promised {
-            pod: seen,
-            pending: Some((pending, generation)),
+        match admit::resize(pod, &node, &self.admitted(&spec::uid(pod))) {
+            Verdict::Admitted => Wished::Granted,
+            Verdict::AfterPreemption(victims) => {
+                for victim in victims {
+                    self.preempt(&victim, pod);
+                }
+                Wished::Later
+            }
+            Verdict::Rejected(failure) => Wished::Pending(Pending {
+                reason: resize::DEFERRED,
+                event: failure.reason,
+                message: failure.message,
+            }),
         }
     }
 
     /// Says once of a wish why it is not granted.
     fn tell(&mut self, uid: &PodUid, pod: &Arc<Pod>, pending: &Pending, generation: i64) {
         let told = Some((pending.reason, generation));
-        let before = self.promises.wishes.insert(
-            uid.clone(),
-            Wish {
-                pod: pod.clone(),
-                told,
-            },
-        );
-        if before.is_some_and(|before| before.told == told) {
+        let before = std::mem::replace(&mut self.promises.wish(uid, pod).told, told);
+        if before == told {
             return;
         }
         let cause = Some(pending.message.as_str());
@@ -184,21 +236,38 @@ impl Workers {
             .pod_event(pod, EventKind::Warning, &reason, &message);
     }
 
-    /// Tries again what could not be promised, the most important pods first.
+    /// Whether a pod that is known wishes for something else than it has been promised. It has to take its turn then.
+    pub(super) fn wishes(&mut self, pod: &Arc<Pod>) -> bool {
+        let uid = spec::uid(pod);
+        let wishes = self
+            .promises
+            .get(&uid)
+            .is_some_and(|promised| !promised.covers(pod));
+        if wishes {
+            self.promises.wish(&uid, pod);
+        }
+        wishes
+    }
+
+    /// Tries what is wished for and not promised: first what asks for no more than it has, then by priority, Guaranteed
+    /// pods before others, and of equals the one that has waited longest.
     pub(super) fn try_wishes(&mut self) {
-        let mut wishes: Vec<Arc<Pod>> = self
+        let mut wishes: Vec<_> = self
             .promises
             .wishes
-            .values()
-            .filter(|wish| {
-                wish.told
-                    .is_none_or(|(reason, _)| reason == resize::DEFERRED)
+            .iter()
+            .map(|(uid, wish)| {
+                let pod = &wish.pod;
+                let promised = self.promises.known.get(uid);
+                let more = promised.is_some_and(|had| resize::is_more(pod, &had.apply(pod)));
+                let priority = spec::spec(pod).and_then(|spec| spec.priority);
+                let lesser = resources::qos_class(pod) != QosClass::Guaranteed;
+                let priority = Reverse(priority.unwrap_or_default());
+                ((more, priority, lesser, wish.turn), pod.clone())
             })
-            .map(|wish| wish.pod.clone())
             .collect();
-        let priority = |pod: &Arc<Pod>| spec::spec(pod).and_then(|spec| spec.priority);
-        wishes.sort_by_key(|pod| std::cmp::Reverse(priority(pod).unwrap_or_default()));
-        for pod in wishes {
+        wishes.sort_by_key(|(order, _)| *order);
+        for (_, pod) in wishes {
             self.hand_over(pod);
         }
     }
@@ -214,4 +283,16 @@ impl Workers {
             });
         }
     }
+}
+
+/// What an agent before has told of a wish: its reason, and the generation of the pod.
+fn told_before(pod: &Pod) -> Option<(&'static str, i64)> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let told = conditions
+        .iter()
+        .find(|condition| condition.type_ == resize::PENDING)?;
+    let reason = [resize::DEFERRED, resize::INFEASIBLE]
+        .into_iter()
+        .find(|reason| told.reason.as_deref() == Some(reason))?;
+    Some((reason, told.observed_generation?))
 }

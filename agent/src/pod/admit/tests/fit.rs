@@ -48,6 +48,11 @@ fn what_there_is_too_little_of_is_told_with_its_numbers() {
         ),
         // Nobody on this node has ever heard of it: a matter of the cluster.
         (json!({"example.com/unknown": "1"}), "admitted".to_owned()),
+        // Kubernetes' own are no such matter.
+        (
+            json!({"test.kubernetes.io/x": "1"}),
+            lacks("test.kubernetes.io/x", 1, 0, 0),
+        ),
     ];
     for (requests, want) in table {
         assert_eq!(
@@ -127,5 +132,44 @@ fn init_containers_sidecars_overhead_and_pod_level_resources_count() {
             )
         };
         assert_eq!(told(&one, &node(), &[other]), want, "{fields}");
+    }
+}
+
+#[test]
+fn what_a_pod_has_been_promised_or_still_has_is_not_given_to_others() {
+    let asks = |cpu: &str| json!({"requests": {"cpu": cpu}});
+    let container = |cpu: &str| json!([{"name": "a", "image": "i", "resources": asks(cpu)}]);
+    let status = |promised: Value, in_force: Value| {
+        json!({"containerStatuses": [{"name": "a", "image": "i", "imageID": "", "ready": true,
+        "restartCount": 0, "allocatedResources": promised, "resources": in_force}]})
+    };
+    let plain = json!({"containers": container("500m")});
+    let overhead = json!({"overhead": {"cpu": "100m"}, "containers": container("500m")});
+    let whole = json!({"resources": asks("500m"), "containers": container("100m")});
+    let table = [
+        (&plain, json!({}), 500),
+        // A resize to less that is promised, and not in force yet.
+        (&plain, status(json!({"cpu": "500m"}), asks("1")), 1000),
+        (&plain, status(json!({"cpu": "1"}), asks("200m")), 1000),
+        (&plain, status(json!({"cpu": "1"}), Value::Null), 1000),
+        (&plain, status(Value::Null, Value::Null), 500),
+        (&overhead, status(Value::Null, asks("1")), 1100),
+        (&whole, status(Value::Null, asks("1")), 500),
+        (
+            &whole,
+            json!({"allocatedResources": {"cpu": "500m"}, "resources": asks("1")}),
+            1000,
+        ),
+    ];
+    for (spec, status, used) in table {
+        let mut pod = sample::from(spec.clone());
+        pod.status = serde_json::from_value(status.clone()).expect("a status");
+        assert_eq!(
+            told(&asking(json!({"cpu": "2"})), &node(), &[named(pod, "o")]),
+            format!(
+                "OutOfcpu: Node didn't have enough resource: cpu, requested: 2000, used: {used}, capacity: 2000"
+            ),
+            "{status}"
+        );
     }
 }

@@ -1,5 +1,7 @@
 //! In-place resize: what is changed, in which order, and what is said of it.
 
+mod turns;
+
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -242,15 +244,15 @@ async fn a_wish_beyond_the_node_changes_nothing_and_says_so() {
     node.until("told", |state| {
         conditions(state)
             .last()
-            .is_some_and(|last| last == &["PodResizePending Infeasible 2"])
+            .is_some_and(|last| last == &["PodResizePending Deferred 2"])
     })
     .await;
     let state = node.fake.state();
     assert_eq!(in_force(&state), ["100m", "100m"]);
     assert!(calls(&state, &["resize", "stop"]).is_empty());
-    let cause = "\"generation\":2,\"error\":\"Node didn't have enough capacity: cpu, requested: 2100, capacity: 2000\"}";
+    let cause = "\"generation\":2,\"error\":\"Node didn't have enough resource: cpu, requested: 2100, used: 0, capacity: 2000\"}";
     let told = |event: &&String| {
-        event.starts_with("ResizeInfeasible Pod resize Infeasible: {\"containers\":[{\"name\":\"a\",\"resources\":{\"limits\":{\"cpu\":\"2\"")
+        event.starts_with("ResizeDeferred Pod resize OutOfcpu: {\"containers\":[{\"name\":\"a\",\"resources\":{\"limits\":{\"cpu\":\"2\"")
             && event.ends_with(cause)
     };
     assert_eq!(
@@ -305,6 +307,9 @@ async fn a_wish_waits_until_others_have_let_go_and_outlives_the_agent() {
     node_2.send(PodUpdate::Synced).await;
     sleep(Duration::from_secs(30)).await;
     assert!(calls(&fake.state(), &["resize"]).is_empty());
+    // And it has been told already.
+    let told = |event: &&String| event.starts_with("ResizeDeferred");
+    assert_eq!(fake.state().events.iter().filter(told).count(), 1);
     let gone = hanok_runtime::api::PodUid("other".into());
     node_2.send(PodUpdate::Gone(gone)).await;
     node_2
