@@ -87,9 +87,14 @@ impl Workers {
         self.follow(pod, verdict);
     }
 
-    fn judge(&self, pod: &Pod) -> Verdict {
+    /// Judges a pod by what it has been promised, if it has: a wish for more is no reason to refuse it after a reboot.
+    fn judge(&mut self, pod: &Pod) -> Verdict {
+        let uid = spec::uid(pod);
+        let promised = self.promises.get(&uid);
+        let promised = promised.map(|promised| promised.apply(pod));
         let node = self.deps.admission.node();
-        admit::admit(pod, &node, &self.admitted(&spec::uid(pod)))
+        let pod = promised.as_ref().unwrap_or(pod);
+        admit::admit(pod, &node, &self.admitted(&uid))
     }
 
     fn follow(&mut self, pod: Arc<Pod>, verdict: Verdict) {

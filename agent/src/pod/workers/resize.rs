@@ -73,7 +73,7 @@ impl Promises {
     }
 
     /// What the pod has been promised, by this agent or by one before.
-    fn get(&mut self, uid: &PodUid) -> Option<Allocation> {
+    pub(super) fn get(&mut self, uid: &PodUid) -> Option<Allocation> {
         if let Some(known) = self.known.get(uid) {
             return Some(known.clone());
         }

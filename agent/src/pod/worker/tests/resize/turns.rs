@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::{calls, node, pod, small};
+use super::{calls, is_ready, node, pod, small};
 use crate::pod::fake::State;
 
 /// Another pod of such containers, with this priority.
@@ -95,4 +95,31 @@ async fn lesser_pods_make_room_for_the_wish_of_a_critical_one() {
         "{:?}",
         state.events
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_comes_back_from_a_reboot_with_what_it_was_promised() {
+    let fake = small(2);
+    let node_1 = node(&fake).await;
+    node_1.apply(&pod(1, "100m", "100m")).await;
+    node_1.until("ready", is_ready).await;
+    let mut wish = pod(2, "2", "100m");
+    node_1.apply(&wish).await;
+    let deferred = |event: &String| event.starts_with("ResizeDeferred");
+    node_1
+        .until("deferred", |state| state.events.iter().any(deferred))
+        .await;
+    node_1.kill().await;
+    {
+        let mut state = fake.state();
+        state.sandboxes.clear();
+        state.containers.clear();
+        state.calls.clear();
+    }
+    wish.status = serde_json::from_value(json!({"phase": "Pending"})).expect("a status");
+    let node_2 = node(&fake).await;
+    node_2.apply(&wish).await;
+    node_2
+        .until("runs again", |state| calls(state, &["start"]).len() == 2)
+        .await;
 }
