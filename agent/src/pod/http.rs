@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT, CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRAILER,
+    ACCEPT, CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, REFERER, TRAILER,
     TRANSFER_ENCODING, USER_AGENT,
 };
 use http::{Request, Response};
@@ -35,8 +35,8 @@ pub(super) use tls::NO_TLS;
 
 /// Most of a body that is read.
 const MAX_BODY: usize = 10 * 1024;
-/// Most redirects that are followed.
-const MAX_REDIRECTS: usize = 10;
+/// Most requests, the first one and those that redirects ask for.
+const MAX_REQUESTS: usize = 10;
 /// Headers that tell of a body. There is none, whatever the action says, and a server would wait for it.
 const OF_A_BODY: [HeaderName; 3] = [CONTENT_LENGTH, TRANSFER_ENCODING, TRAILER];
 
@@ -47,6 +47,8 @@ pub(super) struct Get {
     headers: HeaderMap,
     /// The head, as it is sent without TLS.
     text: Arc<[u8]>,
+    /// What makes it impossible to send.
+    fault: Option<String>,
 }
 
 /// The head of an answer; its body is still to be read.
@@ -83,8 +85,12 @@ impl Get {
         let port = port(&action.port, container)?;
         let https = action.scheme.as_deref() == Some("HTTPS");
         let path = action.path.as_deref().unwrap_or_default();
-        let target = Target::new(https, host.unwrap_or(pod_ip), port, path);
-        Ok(Self::of(target, headers(action, user_agent)?))
+        let target = Target::of_action(https, host.unwrap_or(pod_ip), port, path);
+        let (headers, fault) = headers(action, user_agent)?;
+        Ok(Self {
+            fault,
+            ..Self::of(target, headers)
+        })
     }
 
     fn of(target: Target, headers: HeaderMap) -> Self {
@@ -92,6 +98,7 @@ impl Get {
             text: plain::request(&target, &headers).into(),
             target,
             headers,
+            fault: None,
         }
     }
 
@@ -117,13 +124,18 @@ impl Get {
 
     /// Sends the request, and follows redirects for as long as they stay on the host.
     pub(super) async fn send(&self) -> Result<Answer, String> {
+        if let Some(fault) = &self.fault {
+            return Err(format!("Get \"{}\": {fault}", self.target.text));
+        }
         let mut redirected: Option<Self> = None;
-        for _ in 0..=MAX_REDIRECTS {
+        let mut sent = 0;
+        loop {
             let get = redirected.as_ref().unwrap_or(self);
             let answer = get
                 .send_once()
                 .await
                 .map_err(|cause| format!("Get \"{}\": {cause}", get.target.text))?;
+            sent += 1;
             let Some(location) = answer.location() else {
                 return Ok(answer);
             };
@@ -134,16 +146,30 @@ impl Get {
             if next.host != self.target.host {
                 return Ok(answer);
             }
-            let mut headers = get.headers.clone();
-            if target::is_absolute(location) {
-                headers.remove(HOST);
+            if sent == MAX_REQUESTS {
+                return Err(format!(
+                    "Get \"{location}\": stopped after {MAX_REQUESTS} redirects"
+                ));
             }
+            let headers = self.headers_after(&get.target, &next, location);
             redirected = Some(Self::of(next, headers));
         }
-        let target = redirected.map_or_else(|| self.target.text.clone(), |get| get.target.text);
-        Err(format!(
-            "Get \"{target}\": stopped after {MAX_REDIRECTS} redirects"
-        ))
+    }
+
+    /// The headers of a request that a redirect from `last` asks for.
+    fn headers_after(&self, last: &Target, next: &Target, location: &str) -> HeaderMap {
+        let mut headers = self.headers.clone();
+        if target::is_absolute(location) {
+            headers.remove(HOST);
+        }
+        let tells = next.https || !last.https;
+        if tells
+            && !headers.contains_key(REFERER)
+            && let Ok(from) = HeaderValue::from_str(&last.text)
+        {
+            headers.insert(REFERER, from);
+        }
+        headers
     }
 }
 
@@ -238,12 +264,9 @@ pub(super) fn port(port: &IntOrString, container: &Container) -> Result<u16, Str
         IntOrString::Int(number) => *number,
         IntOrString::String(name) => {
             let mut ports = container.ports.iter().flatten();
-            match ports.find(|port| port.name.as_deref() == Some(name)) {
-                Some(named) => named.container_port,
-                None => name
-                    .parse()
-                    .map_err(|_| format!("port \"{name}\" not found"))?,
-            }
+            let named = ports.find(|port| port.name.as_deref() == Some(name));
+            let named = named.ok_or_else(|| format!("port {name:?} not found"))?;
+            named.container_port
         }
     };
     u16::try_from(number)
@@ -252,15 +275,27 @@ pub(super) fn port(port: &IntOrString, container: &Container) -> Result<u16, Str
         .ok_or_else(|| format!("invalid port number: {number}"))
 }
 
-/// The action's headers, and those that a request has without being told.
-fn headers(action: &HTTPGetAction, user_agent: &str) -> Result<HeaderMap, String> {
+/// The action's headers, and those that a request has without being told; and what is wrong with the former, which fails
+/// the request as an answer would.
+fn headers(
+    action: &HTTPGetAction,
+    user_agent: &str,
+) -> Result<(HeaderMap, Option<String>), String> {
     let mut headers = HeaderMap::new();
+    let mut fault = None;
     for header in action.http_headers.iter().flatten() {
         let (name, value) = (&header.name, &header.value);
-        let key = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| format!("net/http: invalid header field name {name:?}"))?;
-        let value = HeaderValue::from_str(value)
-            .map_err(|_| format!("net/http: invalid header field value for {name:?}"))?;
+        let Ok(key) = HeaderName::from_bytes(name.as_bytes()) else {
+            fault.get_or_insert_with(|| format!("net/http: invalid header field name {name:?}"));
+            continue;
+        };
+        let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) else {
+            let name = plain::titled(key.as_str());
+            fault.get_or_insert_with(|| {
+                format!("net/http: invalid header field value for {name:?}")
+            });
+            continue;
+        };
         if !OF_A_BODY.contains(&key) {
             headers.append(key, value);
         }
@@ -276,7 +311,7 @@ fn headers(action: &HTTPGetAction, user_agent: &str) -> Result<HeaderMap, String
             )),
         }
     }
-    Ok(headers)
+    Ok((headers, fault))
 }
 
 /// The request for a client that knows all of HTTP.

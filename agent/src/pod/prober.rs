@@ -4,7 +4,9 @@
 //! started ─► initialDelay ─► startup probe until it has passed ─► liveness ∥ readiness, each by its own period
 //! ```
 //! One task for each run of a container; it ends with the run, or when the run has to be restarted. A task holds one
-//! timer for each probe and nothing else between two attempts. When the pod ends, only readiness is asked on.
+//! timer for each probe and nothing else between two attempts, and counts from nothing, where a kubelet adds to what it has
+//! counted of the run before. When the pod ends, its apps are asked for their readiness only; sidecars, which run on for
+//! them, are asked as before.
 
 mod attempt;
 mod grpc;
@@ -100,6 +102,8 @@ impl Prober {
                 alive: None,
             };
             begun.push((record.id.clone(), verdicts));
+            let mut apps = spec::app_containers(pod).iter();
+            let is_app = apps.any(|app| app.name == *name);
             let subject = Subject {
                 deps: deps.clone(),
                 pod: pod.clone(),
@@ -109,7 +113,10 @@ impl Prober {
                 started: started_at(deps, record),
                 is_adopted,
                 verdicts: self.sender.clone(),
-                ending: self.ending.clone(),
+                ending: match is_app {
+                    true => self.ending.clone(),
+                    false => CancellationToken::new(),
+                },
             };
             let passed = verdicts.started == Some(true);
             let task = tokio::spawn(subject.run(passed));

@@ -49,21 +49,26 @@ pub(super) fn request(target: &Target, headers: &HeaderMap) -> Vec<u8> {
         .iter()
         .filter(|(name, _)| **name != HOST && **name != CONNECTION)
     {
-        let mut first = true;
-        for letter in name.as_str().bytes() {
-            text.push(if first {
-                letter.to_ascii_uppercase()
-            } else {
-                letter
-            });
-            first = letter == b'-';
-        }
+        text.extend_from_slice(titled(name.as_str()).as_bytes());
         text.extend_from_slice(b": ");
         text.extend_from_slice(value.as_bytes());
         text.extend_from_slice(b"\r\n");
     }
     text.extend_from_slice(b"Connection: close\r\n\r\n");
     text
+}
+
+/// A header's name as it is written: `X-Name`.
+pub(super) fn titled(name: &str) -> String {
+    let mut first = true;
+    let letter = |letter: char| {
+        let is_first = std::mem::replace(&mut first, letter == '-');
+        match is_first {
+            true => letter.to_ascii_uppercase(),
+            false => letter,
+        }
+    };
+    name.chars().map(letter).collect()
 }
 
 /// Sends a request and reads the head of its answer.

@@ -18,7 +18,25 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The target of an action's fields. What is not allowed in a path is escaped.
+    /// The target of an action's fields. A path may be a URL, of which scheme and host do not count; one that is none is
+    /// taken by its letters.
+    pub(super) fn of_action(https: bool, host: &str, port: u16, path: &str) -> Self {
+        if !is_url(path) {
+            let path = path.replace('%', "%25").replace('?', "%3F");
+            return Self::new(https, host, port, &path.replace('#', "%23"));
+        }
+        let with_scheme = path.split_once("://").filter(|_| is_absolute(path));
+        let with_host = path
+            .strip_prefix("//")
+            .filter(|rest| !rest.starts_with('/'));
+        let with_host = with_scheme.map(|(_, rest)| rest).or(with_host);
+        let path = with_host.map_or(path, |rest| {
+            &rest[rest.find(['/', '?']).unwrap_or(rest.len())..]
+        });
+        Self::new(https, host, port, path)
+    }
+
+    /// The target of these parts. What is not allowed in a path is escaped.
     pub(super) fn new(https: bool, host: &str, port: u16, path: &str) -> Self {
         let path = escape(path.split('#').next().unwrap_or_default());
         let scheme = if https { "https" } else { "http" };
@@ -57,10 +75,10 @@ impl Target {
         let location = location.split('#').next().unwrap_or_default();
         let scheme = if self.https { "https" } else { "http" };
         if let Some(rest) = location.strip_prefix("//") {
-            return absolute(&format!("{scheme}://{rest}"));
+            return absolute(&format!("{scheme}://{rest}"), &self.host);
         }
         if is_absolute(location) {
-            return absolute(location);
+            return absolute(location, &self.host);
         }
         let own = self.path.split('?').next().unwrap_or_default();
         let path = if location.starts_with('/') {
@@ -86,18 +104,23 @@ pub(super) fn is_absolute(text: &str) -> bool {
     })
 }
 
-fn absolute(text: &str) -> Result<Target, String> {
+/// The target of a whole URL, met on the host `own`. Which protocol another host speaks does not matter: nobody goes there.
+fn absolute(text: &str, own: &str) -> Result<Target, String> {
+    let rest = text.split_once(':').map(|(_, rest)| rest);
+    if rest.is_some_and(|rest| !rest.starts_with("//")) {
+        // It is on no host.
+        return Ok(Target::new(false, "", 80, "/"));
+    }
     let uri: Uri = text.parse().map_err(|error| format!("{error}"))?;
-    let https = match uri.scheme_str() {
-        Some("http") => false,
-        Some("https") => true,
-        other => {
-            let other = other.unwrap_or_default();
-            return Err(format!("unsupported protocol scheme {other:?}"));
-        }
-    };
     let host = uri.host().unwrap_or_default();
     let host = host.trim_start_matches('[').trim_end_matches(']');
+    let https = match uri.scheme_str() {
+        Some("https") => true,
+        Some(other) if other != "http" && host == own => {
+            return Err(format!("unsupported protocol scheme {other:?}"));
+        }
+        _ => false,
+    };
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let port = uri.port_u16().unwrap_or(if https { 443 } else { 80 });
     let target = Target::new(https, host, port, path);
@@ -105,6 +128,17 @@ fn absolute(text: &str) -> Result<Target, String> {
         text: text.to_owned(),
         ..target
     })
+}
+
+/// Whether an action's path can be read as a URL: no control characters, and every `%` of its path begins an escape.
+fn is_url(path: &str) -> bool {
+    let escaped = path.split(['?', '#']).next().unwrap_or_default();
+    let is_escape = |after: &str| {
+        let digits = after.as_bytes().get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    !path.chars().any(|letter| letter.is_ascii_control())
+        && escaped.split('%').skip(1).all(is_escape)
 }
 
 /// The path without `.` and `..`.
@@ -154,9 +188,20 @@ mod tests {
             ("/a?b=c", "http://10.1.0.5:80/a?b=c", "/a?b=c"),
             ("?b", "http://10.1.0.5:80?b", "/?b"),
             ("/a b#c", "http://10.1.0.5:80/a%20b", "/a%20b"),
+            ("/a%20b", "http://10.1.0.5:80/a%20b", "/a%20b"),
+            ("/a?100%", "http://10.1.0.5:80/a?100%", "/a?100%"),
+            (
+                "/100%?b#c",
+                "http://10.1.0.5:80/100%25%3Fb%23c",
+                "/100%25%3Fb%23c",
+            ),
+            ("/a\n", "http://10.1.0.5:80/a%0A", "/a%0A"),
+            ("http://h:1/a?b", "http://10.1.0.5:80/a?b", "/a?b"),
+            ("//h", "http://10.1.0.5:80", "/"),
+            ("///a", "http://10.1.0.5:80///a", "///a"),
         ];
         for (path, text, sent) in table {
-            let target = Target::new(false, "10.1.0.5", 80, path);
+            let target = Target::of_action(false, "10.1.0.5", 80, path);
             assert_eq!((target.text.as_str(), target.path.as_str()), (text, sent));
         }
         let six = Target::new(true, "fd00::5", 8443, "/");
@@ -175,6 +220,8 @@ mod tests {
             ("https://10.1.0.5:9/x#f", "10.1.0.5", 9, "/x"),
             ("//other:7/x", "other", 7, "/x"),
             ("http://[fd00::1]:7", "fd00::1", 7, "/"),
+            ("ftp://other/x", "other", 80, "/x"),
+            ("mailto:a@b", "", 80, "/"),
         ];
         for (location, host, port, path) in table {
             let to = from.join(location).expect("a target");
@@ -184,7 +231,7 @@ mod tests {
                 "{location}"
             );
         }
-        let error = from.join("ftp://x/").expect_err("no such scheme");
+        let error = from.join("ftp://10.1.0.5/").expect_err("no such scheme");
         assert_eq!(error, "unsupported protocol scheme \"ftp\"");
     }
 
@@ -195,7 +242,7 @@ mod tests {
             if let Ok(to) = from.join(&location) {
                 prop_assert!(to.path.starts_with('/'));
             }
-            let target = Target::new(true, "10.1.0.5", 80, &location);
+            let target = Target::of_action(true, "10.1.0.5", 80, &location);
             prop_assert!(target.path.parse::<http::uri::PathAndQuery>().is_ok());
         }
     }

@@ -119,6 +119,8 @@ async fn redirects_are_followed_on_the_host_and_nowhere_else() {
     assert_eq!(answer.expect("an answer").status(), 200);
     let requests = requests.await.expect("a server");
     assert!(requests[1].starts_with("GET /ok?z ") && requests[1].contains("Host: a.example"));
+    let referer = format!("Referer: http://127.0.0.1:{port}/a\r\n");
+    assert!(!requests[0].contains("Referer") && requests[1].contains(&referer));
 
     let (port, _requests) = server(&[&found("http://other.example/x")]).await;
     let answer = get(port, json!({"path": "/b"}))
@@ -141,15 +143,36 @@ async fn redirects_are_followed_on_the_host_and_nowhere_else() {
     );
 
     let circle = found("/c");
-    let (port, _requests) = server(&[circle.as_str(); 11]).await;
+    let (port, requests) = server(&[circle.as_str(); 10]).await;
     let error = get(port, json!({"path": "/c"}))
         .send()
         .await
         .expect_err("a circle");
-    assert_eq!(
-        error,
-        format!("Get \"http://127.0.0.1:{port}/c\": stopped after 10 redirects")
-    );
+    assert_eq!(error, "Get \"/c\": stopped after 10 redirects");
+    assert_eq!(requests.await.expect("a server").len(), 10);
+}
+
+#[tokio::test]
+async fn a_header_that_cannot_be_sent_fails_the_request() {
+    for (name, value, fault) in [
+        ("X A", "1", "name \"X A\""),
+        ("x-a", "1\n2", "value for \"X-A\""),
+    ] {
+        let request = get(
+            80,
+            json!({"path": "/", "httpHeaders": [{"name": name, "value": value}]}),
+        );
+        let error = request.send().await.expect_err("nothing is sent");
+        assert_eq!(
+            error,
+            format!("Get \"http://127.0.0.1:80/\": net/http: invalid header field {fault}")
+        );
+    }
+    let (port, requests) = server(&[OK]).await;
+    let headers = json!([{"name": "X-A", "value": "\u{fc}"}]);
+    let answer = get(port, json!({"httpHeaders": headers})).send().await;
+    assert_eq!(answer.expect("an answer").status(), 200);
+    assert!(requests.await.expect("a server")[0].contains("X-A: \u{fc}\r\n"));
 }
 
 #[tokio::test]
@@ -305,9 +328,9 @@ fn ports_have_numbers_or_names() {
     let container: Container = serde_json::from_value(container).expect("a container");
     let named = |name: &str| port(&IntOrString::String(name.into()), &container);
     assert_eq!(named("web"), Ok(8080));
-    assert_eq!(named("81"), Ok(81));
-    let invalid = "port \"no\" not found";
-    assert_eq!(named("no"), Err(invalid.into()));
+    for name in ["no", "81", "-1", ""] {
+        assert_eq!(named(name), Err(format!("port \"{name}\" not found")));
+    }
     for number in [0, -1, 65536] {
         let error = port(&IntOrString::Int(number), &container);
         assert_eq!(error, Err(format!("invalid port number: {number}")));

@@ -1,4 +1,5 @@
-//! TLS that believes every certificate: a probe asks whether somebody answers, not who.
+//! TLS that believes every certificate: a probe asks whether somebody answers, not who. HTTP/1.1 is spoken behind it, where a
+//! kubelet speaks HTTP/2 with a server that offers it.
 
 use std::io;
 use std::sync::{Arc, OnceLock};

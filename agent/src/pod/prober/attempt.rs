@@ -28,6 +28,8 @@ pub(super) enum Answer {
     Failed(String),
     /// It could not be made, which says nothing of the container.
     Unknown(String),
+    /// Its answer broke off, which is called a failure and counts for nothing either.
+    BrokenOff(String),
 }
 
 /// What a probe asks, made ready once for all of its attempts.
@@ -133,10 +135,10 @@ async fn http_answer(get: &Get, limit: Duration) -> Answer {
     let status = head.status();
     let body = match timeout_at(deadline, head.body()).await {
         Ok(Ok(body)) => body,
-        Ok(Err(cause)) => return Answer::Unknown(cause),
+        Ok(Err(cause)) => return Answer::BrokenOff(cause),
         Err(_) => {
             let cause = "context deadline exceeded (Client.Timeout or context cancellation while reading body)";
-            return Answer::Unknown(cause.to_owned());
+            return Answer::BrokenOff(cause.to_owned());
         }
     };
     match status {

@@ -41,7 +41,7 @@ pub(super) struct Subject {
     /// It was started by another agent.
     pub(super) is_adopted: bool,
     pub(super) verdicts: UnboundedSender<(ContainerId, Verdict)>,
-    /// The pod ends.
+    /// Nobody is to be restarted for a probe any more.
     pub(super) ending: CancellationToken,
 }
 
@@ -150,12 +150,12 @@ impl Subject {
         let runtime = &*self.deps.runtime;
         let mut answer = question.ask(runtime, &self.id, limit, look).await;
         for _ in 1..TRIES {
-            if !matches!(answer, Answer::Unknown(_)) {
+            if !matches!(answer, Answer::Unknown(_) | Answer::BrokenOff(_)) {
                 break;
             }
             answer = question.ask(runtime, &self.id, limit, look).await;
         }
-        let is_down = matches!(answer, Answer::Failed(_) | Answer::Unknown(_));
+        let is_down = !matches!(answer, Answer::Passed | Answer::Warning(_));
         if is_down && !counts.was_up && self.started.elapsed() < SETTLING {
             timer.hurry();
             return None;
@@ -176,6 +176,11 @@ impl Subject {
                 None,
                 "Unhealthy",
                 format!("{kind} probe errored and resulted in unknown state: {text}"),
+            ),
+            Answer::BrokenOff(text) => (
+                None,
+                "Unhealthy",
+                format!("{kind} probe errored and resulted in failure state: {text}"),
             ),
         };
         let (pod, container) = (&self.pod, &self.container);

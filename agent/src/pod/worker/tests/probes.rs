@@ -214,6 +214,29 @@ async fn a_pod_that_ends_is_asked_whether_it_is_ready_and_not_whether_it_lives()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_sidecar_is_asked_whether_it_lives_while_the_apps_end() {
+    let node = Node::start(&Fake::new());
+    node.fake.state().answer = Some(0);
+    node.fake.state().deaf.insert("a".into());
+    let mut pod = sample::pod("Always", &["s:sidecar"], &["a"]);
+    let probe =
+        serde_json::json!({"exec": {"command": [EXEC]}, "periodSeconds": 1, "failureThreshold": 1});
+    let spec = pod.spec.as_mut().expect("a spec");
+    spec.init_containers.as_mut().expect("init containers")[0].liveness_probe =
+        serde_json::from_value(probe).expect("a probe");
+    node.apply(&pod).await;
+    node.until("ready", is_ready).await;
+    node.apply(&super::deleted(&pod, 30)).await;
+    sleep(Duration::from_secs(2)).await;
+    node.fake.state().answer = Some(1);
+    node.until("terminated", |state| state.terminated > 0).await;
+    let state = node.fake.state();
+    let unhealthy = "Unhealthy Liveness probe failed: the answer";
+    assert!(state.events.iter().any(|event| event == unhealthy));
+    assert_eq!(calls(&state, &["start"]).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_cannot_be_asked_changes_nothing_and_says_so() {
     let node = Node::start(&Fake::new());
     let probe =
