@@ -14,6 +14,7 @@ use kube::Api;
 use kube::runtime::watcher::{self, Event, watcher};
 use tokio::sync::mpsc;
 
+use super::manifest::SOURCE;
 use super::static_pods::Gate;
 use crate::back_off::BackOff;
 use crate::client::ApiServer;
@@ -132,6 +133,14 @@ impl KnownPods {
         self.told.insert(uid, version);
         // Half of a pod's size, and of no use here.
         pod.metadata.managed_fields = None;
+        let is_mirror = crate::mirror::is_mirror(&pod);
+        let annotations = pod.metadata.annotations.as_mut();
+        if let Some(source) = annotations.and_then(|given| given.get_mut(SOURCE))
+            && !is_mirror
+        {
+            // Whoever makes a pod may write this, and does not make it one of the node's own.
+            "api".clone_into(source);
+        }
         Some(PodUpdate::Apply(Arc::new(pod)))
     }
 
@@ -270,6 +279,24 @@ mod tests {
         ];
         let told = tell(&mut KnownPods::default(), events);
         assert_eq!(told, ["running@1", "old@1", "young@1", "synced"]);
+    }
+
+    #[test]
+    fn no_pod_of_the_api_passes_for_one_of_the_nodes_own() {
+        let with = |annotations| {
+            let mut pod = pod("a", "1");
+            pod.metadata.annotations = serde_json::from_value(annotations).unwrap();
+            let update = KnownPods::default().apply(pod);
+            let Some(PodUpdate::Apply(pod)) = update else {
+                panic!("{update:?}")
+            };
+            crate::pod::spec::is_static(&pod)
+        };
+        assert!(!with(json!({"kubernetes.io/config.source": "file"})));
+        assert!(!with(json!({})));
+        let mirror =
+            json!({"kubernetes.io/config.source": "file", "kubernetes.io/config.mirror": "h"});
+        assert!(with(mirror));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Static pods from a directory, or from one file.
 //!
-//! Every file whose name does not begin with a dot is one pod's manifest. A file that cannot be read as one is told of
-//! once, and does not end the pod that it described before: whoever is still writing it will be done in a moment.
+//! Every file whose name does not begin with a dot is one pod's manifest; of two with a pod of the same name the last
+//! counts. A file that cannot be read as one is told of once, and does not end the pod that it described before, as the next
+//! look of a kubelet does: whoever is still writing it will be done in a moment.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -195,32 +196,21 @@ fn read_text(file: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// One pod for each name: the first file's.
+/// One pod for each name: the last file's.
 fn without_namesakes(
     found: &BTreeMap<PathBuf, Pod>,
     complaints: &mut BTreeMap<PathBuf, String>,
 ) -> Vec<Pod> {
-    let mut names: HashMap<(&str, &str), &Path> = HashMap::new();
-    let mut pods = Vec::new();
+    let mut named: BTreeMap<(&str, &str), (&Path, &Pod)> = BTreeMap::new();
     for (file, pod) in found {
         let name = (spec::namespace(pod), spec::name(pod));
-        match names.get(&name) {
-            Some(first) => {
-                let why = format!(
-                    "pod {}/{} is in {} already",
-                    name.0,
-                    name.1,
-                    first.display()
-                );
-                complaints.entry(file.clone()).or_insert(why);
-            }
-            None => {
-                names.insert(name, file);
-                pods.push(pod.clone());
-            }
+        if let Some((earlier, _)) = named.insert(name, (file, pod)) {
+            let (namespace, name) = name;
+            let why = format!("pod {namespace}/{name} is in {}, too", file.display());
+            complaints.entry(earlier.to_owned()).or_insert(why);
         }
     }
-    pods
+    named.values().map(|(_, pod)| Pod::clone(pod)).collect()
 }
 
 #[cfg(test)]
@@ -262,15 +252,25 @@ mod tests {
         write("same.yaml", &manifest("a", "other"));
         std::fs::create_dir(dir.path().join("sub")).unwrap();
         let mut reader = Reader::new(source(dir.path()));
-        assert_eq!(names(&mut reader), ["a-n1", "b-n1"]);
+        let pods = reader.read().expect("a directory");
+        let of = |pod: &Pod| {
+            let image = spec::app_containers(pod)[0].image.clone();
+            (spec::name(pod).to_owned(), image.unwrap_or_default())
+        };
+        let read: Vec<_> = pods.iter().map(of).collect();
+        let want = [("a-n1", "other"), ("b-n1", "i")];
+        assert_eq!(read, want.map(|(name, image)| (name.into(), image.into())));
         let told: Vec<_> = reader
             .complaints
             .iter()
             .map(|(file, why)| (file.file_name().unwrap().to_str().unwrap(), why.as_str()))
             .collect();
         assert_eq!(told.len(), 3, "{told:?}");
-        assert_eq!(told[0].0, "c.yaml");
-        assert!(told[1].1.contains("pod default/a-n1 is in"), "{told:?}");
+        assert_eq!(told[0].0, "a.yaml");
+        let same = dir.path().join("same.yaml");
+        let why = format!("pod default/a-n1 is in {}, too", same.display());
+        assert_eq!(told[0].1, why);
+        assert_eq!(told[1].0, "c.yaml");
         assert_eq!(told[2], ("sub", "not a regular file"));
     }
 

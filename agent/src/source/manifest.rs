@@ -54,7 +54,7 @@ pub fn pods(text: &str, node_name: &str, origin: Origin<'_>) -> Result<Vec<Pod>,
     };
     let values = match (kind(&value).as_str(), origin) {
         ("v1 Pod", _) => vec![value],
-        ("v1 PodList" | "v1 List", Origin::Http(_)) => match value.get("items") {
+        ("v1 PodList", Origin::Http(_)) => match value.get("items") {
             Some(Value::Array(items)) => items.clone(),
             _ => Vec::new(),
         },
@@ -103,13 +103,15 @@ fn pod(mut value: Value, node_name: &str, origin: Origin<'_>) -> Result<Pod, Man
     let uid = metadata.uid.take().filter(|uid| !uid.is_empty());
     let uid = uid.unwrap_or(hash);
     let name = metadata.name.take().unwrap_or_default();
-    let name = format!("{name}-{node_name}");
+    let name = format!("{name}-{}", node_name.to_lowercase());
     if !text::is_dns_subdomain(&name) {
         let message = format!("metadata.name: {name:?} is no name of a pod");
         return Err(ManifestError::Invalid(message));
     }
     metadata.name = Some(name);
-    metadata.namespace.get_or_insert_with(|| "default".into());
+    let namespace = metadata.namespace.take();
+    let namespace = namespace.filter(|namespace| !namespace.is_empty());
+    metadata.namespace = Some(namespace.unwrap_or_else(|| "default".into()));
     let annotations = metadata.annotations.get_or_insert_default();
     let source = match origin {
         Origin::File(_) => "file",
@@ -143,8 +145,17 @@ fn default(spec: &mut PodSpec, origin: Origin<'_>) {
             effect: Some("NoExecute".to_owned()),
             ..Toleration::default()
         };
-        if !tolerations.contains(&all) {
-            tolerations.push(all);
+        let same = |one: &&mut Toleration| {
+            let given =
+                |text: &Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
+            (&one.operator, &one.effect) == (&all.operator, &all.effect)
+                && !given(&one.key)
+                && !given(&one.value)
+        };
+        match tolerations.iter_mut().find(same) {
+            // It may have been meant for a while only.
+            Some(own) => *own = all,
+            None => tolerations.push(all),
         }
     }
 }

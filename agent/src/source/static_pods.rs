@@ -70,13 +70,25 @@ impl StaticPods {
     }
 
     /// Tells that these are the source's pods now: first which are gone, then which are new or have changed.
-    pub async fn set(&mut self, pods: Vec<Pod>) -> Result<(), Closed> {
+    /// Of two of the same name the first counts.
+    pub async fn set(&mut self, mut pods: Vec<Pod>) -> Result<(), Closed> {
+        let name = |pod: &Pod| (spec::namespace(pod).to_owned(), spec::name(pod).to_owned());
+        let mut names = BTreeSet::new();
+        let all = pods.len();
+        pods.retain(|pod| names.insert(name(pod)));
+        let namesakes = all - pods.len();
         if let Some(mirrors) = &self.mirrors {
-            let name = |pod: &Pod| (spec::namespace(pod).to_owned(), spec::name(pod).to_owned());
-            let names: BTreeSet<_> = pods.iter().map(name).collect();
             mirrors.wanted(self.source, names);
         }
-        for update in self.changes(pods, jiff::Timestamp::now()) {
+        let changes = self.changes(pods, jiff::Timestamp::now());
+        if namesakes > 0 && !changes.is_empty() {
+            tracing::warn!(
+                source = self.source,
+                namesakes,
+                "ignoring static pods that have the name of another"
+            );
+        }
+        for update in changes {
             self.updates.send(update).await.map_err(|_| Closed)?;
         }
         Ok(())
@@ -150,6 +162,20 @@ mod tests {
             ["2"]
         );
         assert_eq!(told(&mut pods, vec![]), ["gone 2", "gone 3"]);
+    }
+
+    #[tokio::test]
+    async fn of_two_of_a_name_the_first_is_told() {
+        let (updates, mut receiver) = mpsc::channel(4);
+        let mut pods = StaticPods::new("http", updates, None);
+        let found = vec![pod("a", "1", "i"), pod("a", "2", "j"), pod("b", "3", "i")];
+        pods.set(found).await.expect("somebody listens");
+        drop(pods);
+        let mut uids = Vec::new();
+        while let Some(PodUpdate::Apply(pod)) = receiver.recv().await {
+            uids.push(spec::uid(&pod).0);
+        }
+        assert_eq!(uids, ["1", "3"]);
     }
 
     #[tokio::test]

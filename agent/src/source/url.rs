@@ -1,7 +1,7 @@
 //! Static pods from a web server: one manifest, or a list of pods, fetched now and then.
 //!
-//! What cannot be fetched or read changes nothing: the pods that there are run on. Redirects are not followed, since
-//! the headers may hold a secret.
+//! What cannot be fetched or read changes nothing: the pods that there are run on. An empty answer is an error and says, as
+//! for a kubelet, that there are none. Redirects are not followed, where a kubelet does, since the headers may hold a secret.
 
 use std::time::Duration;
 
@@ -64,26 +64,33 @@ pub async fn follow(source: UrlSource, mut pods: StaticPods, gate: Gate) {
     let mut gate = Some(gate);
     let mut failures = 0;
     loop {
-        match fetch(&client, &source).await {
-            Ok(found) => {
+        let fetched = fetch(&client, &source).await;
+        match &fetched {
+            Ok(_) => {
                 if failures > 0 {
                     tracing::info!(url = %source.url, "static pods can be fetched again");
                 }
                 failures = 0;
-                if pods.set(found).await.is_err() {
-                    return;
-                }
-                if let Some(gate) = gate.take()
-                    && gate.pass().await.is_err()
-                {
-                    return;
-                }
             }
             Err(error) => {
                 failures += 1;
                 if failures <= TOLD {
                     tracing::warn!(url = %source.url, "cannot fetch static pods: {error}");
                 }
+            }
+        }
+        let found = match fetched {
+            Err(FetchError::Empty) => Some(Vec::new()),
+            fetched => fetched.ok(),
+        };
+        if let Some(found) = found {
+            if pods.set(found).await.is_err() {
+                return;
+            }
+            if let Some(gate) = gate.take()
+                && gate.pass().await.is_err()
+            {
+                return;
             }
         }
         tokio::time::sleep(source.every).await;
@@ -149,9 +156,10 @@ mod tests {
         let answers = vec![
             (500, ""),
             (200, manifest),
-            (200, ""),
             (200, "kind: ["),
             (200, empty),
+            (200, manifest),
+            (200, ""),
         ];
         let answers = Arc::new(Mutex::new(answers.into_iter()));
         let app = axum::Router::new().fallback(move |headers: HeaderMap| {
@@ -177,7 +185,7 @@ mod tests {
         let pods = StaticPods::new("http", updates.clone(), None);
         let task = tokio::spawn(follow(source, pods, Gate::new(1, updates)));
         let mut told = Vec::new();
-        while told.len() < 3 {
+        while told.len() < 5 {
             let update = tokio::time::timeout(Duration::from_secs(20), received.recv());
             told.push(match update.await.unwrap().unwrap() {
                 PodUpdate::Apply(pod) => crate::pod::spec::name(&pod).to_owned(),
@@ -185,7 +193,7 @@ mod tests {
                 PodUpdate::Synced => "synced".to_owned(),
             });
         }
-        assert_eq!(told, ["a-n1", "synced", "gone"]);
+        assert_eq!(told, ["a-n1", "synced", "gone", "a-n1", "gone"]);
         task.abort();
         server.abort();
     }

@@ -28,7 +28,7 @@ pub(crate) fn pod(pod: &Pod) -> Result<(), Complaint> {
         .metadata
         .namespace
         .as_deref()
-        .filter(|name| !is_label(name))
+        .filter(|name| !name.is_empty() && !is_label(name))
     {
         let message = format!("{namespace:?}: lower case letters, digits and '-' are expected");
         return Err(Complaint::new("metadata.namespace", message));

@@ -34,6 +34,42 @@ fn a_static_pod_is_named_after_its_node_and_tolerates_its_troubles() {
 }
 
 #[test]
+fn a_name_ends_in_the_nodes_in_small_letters_and_an_empty_namespace_is_none() {
+    let text = WEB.replace("{name: web}", "{name: web, namespace: ''}");
+    for (node, name) in [
+        ("n1", "web-n1"),
+        ("Node1", "web-node1"),
+        ("NODE1", "web-node1"),
+    ] {
+        let found = pods(&text, node, FILE).expect("a manifest");
+        let meta = &found[0].metadata;
+        assert_eq!(meta.name.as_deref(), Some(name));
+        assert_eq!(meta.namespace.as_deref(), Some("default"));
+    }
+}
+
+#[test]
+fn no_trouble_of_the_node_ends_a_pod_of_a_file_after_a_while() {
+    let all = json!({"operator": "Exists", "effect": "NoExecute"});
+    let key =
+        json!({"operator": "Exists", "effect": "NoExecute", "key": "k", "tolerationSeconds": 3});
+    let table = [
+        (json!([all]), json!([all])),
+        (
+            json!([{"operator": "Exists", "effect": "NoExecute", "key": "", "tolerationSeconds": 3}]),
+            json!([all]),
+        ),
+        (json!([key]), json!([key, all])),
+    ];
+    for (given, want) in table {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "w"}, "spec":
+            {"containers": [{"name": "c", "image": "i"}], "tolerations": given}});
+        let found = one(&pod.to_string(), FILE).spec.expect("a spec");
+        assert_eq!(serde_json::to_value(&found.tolerations).unwrap(), want);
+    }
+}
+
+#[test]
 fn the_uid_follows_from_node_origin_and_contents() {
     let uid = |text: &str, origin| one(text, origin).metadata.uid.expect("a UID");
     let web = uid(WEB, FILE);
@@ -67,9 +103,14 @@ fn json_is_read_too_and_lists_only_over_http() {
         pods(&list, "n1", Origin::Http("u")).expect("a list").len(),
         2
     );
-    assert_eq!(
-        pods(&list, "n1", FILE),
-        Err(ManifestError::Kind("v1 PodList".into()))
+    let refused = |kind: &str| Err(ManifestError::Kind(format!("v1 {kind}")));
+    assert_eq!(pods(&list, "n1", FILE), refused("PodList"));
+    let any = list.replace("PodList", "List");
+    assert_eq!(pods(&any, "n1", Origin::Http("u")), refused("List"));
+    let broken = list.replacen("\"image\":\"i\"", "\"image\":\"\"", 1);
+    assert!(
+        pods(&broken, "n1", Origin::Http("u")).is_err(),
+        "all or none"
     );
 }
 
@@ -97,6 +138,28 @@ fn what_is_no_pod_is_told_in_one_line() {
         (
             "{apiVersion: v1, kind: Pod, metadata: {name: w}, spec: {containers: 3}}",
             "invalid pod: spec.containers: ",
+        ),
+        (
+            "{apiVersion: v1betta2, kind: Pod}",
+            "couldn't parse as pod: it is v1betta2 Pod: a v1 Pod is expected",
+        ),
+        (
+            "{apiVersion: v1, kind: Pod, metadata: {name: w}, spec: {containers: [{name: c, image: i}],
+                volumes: [{name: _INVALID_, emptyDir: {}}]}}",
+            "invalid pod: spec.volumes[0].name: ",
+        ),
+        (
+            "{apiVersion: v1, kind: Pod, metadata: {name: w}, spec: {containers: [{name: c, image: i}],
+                volumes: [{name: v, emptyDir: {}}, {name: v, emptyDir: {}}]}}",
+            "invalid pod: spec.volumes[1].name: ",
+        ),
+        (
+            "{apiVersion: v1, kind: Pod, metadata: {name: w}, spec: {containers: [{name: '', image: i}]}}",
+            "invalid pod: spec.containers[0].name: ",
+        ),
+        (
+            "{apiVersion: v1, kind: Pod, metadata: {name: w}, spec: {containers: [{name: _INVALID_, image: i}]}}",
+            "invalid pod: spec.containers[0].name: ",
         ),
     ];
     for (text, want) in table {
@@ -172,6 +235,16 @@ fn references_to_objects_of_the_api_are_refused_by_kind() {
         (
             mounted(json!({"projected": {"sources": [{"secret": {"name": "c"}}]}})),
             "secrets (via projected volumes)",
+        ),
+        (
+            mounted(
+                json!({"projected": {"sources": [{"clusterTrustBundle": {"name": "c", "path": "p"}}]}}),
+            ),
+            "clustertrustbundles",
+        ),
+        (
+            json!({"resourceClaims": [{"name": "c", "resourceClaimName": "o"}]}),
+            "resourceclaims",
         ),
     ];
     for (spec, resource) in table {
