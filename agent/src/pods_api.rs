@@ -4,7 +4,7 @@
 //! A pod travels as Kubernetes' own protobuf ([`encode`]). Static pods are there under their own UIDs, their mirrors are
 //! not. A pod is in the list, and a watch knows it, until nothing of it is left here and its object is gone: one that has
 //! finished stays, where a kubelet's watch already calls it deleted. One that must wait for another to end, of its name or in
-//! its room, comes when it is its turn, where a kubelet lists it already.
+//! its room, is there as it came.
 
 mod encode;
 mod messages;

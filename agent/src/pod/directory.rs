@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::spec;
 use super::worker::Existence;
 use crate::sinks::{PodDirectory, PodEntry};
+use follow::Followed;
 
 /// The owner of the set turns to its work at least once a minute, and never waits for anybody long.
 const LATE: Duration = Duration::from_secs(150);
@@ -51,6 +52,8 @@ pub struct Pods {
     /// When the owner of the set has last turned to its work.
     turned: Arc<Mutex<Option<Instant>>>,
     news: Arc<watch::Sender<News>>,
+    /// Pods that have no worker yet, as they came. Locked after `entries`.
+    waiting: Arc<RwLock<BTreeMap<PodUid, Followed>>>,
 }
 
 impl Pods {
@@ -109,6 +112,32 @@ impl Pods {
         self.news.send_modify(|news| news.synced = true);
     }
 
+    /// These pods wait for others to end. For the owner of the set alone.
+    pub(super) fn set_waiting<'a>(&self, pods: impl Iterator<Item = &'a Arc<Pod>>) {
+        let pods: BTreeMap<PodUid, &Arc<Pod>> = pods.map(|pod| (spec::uid(pod), pod)).collect();
+        let mut waiting = self.write_waiting();
+        let before = waiting.len();
+        waiting.retain(|uid, _| pods.contains_key(uid));
+        if waiting.len() < before {
+            self.revise();
+        }
+        for (uid, pod) in pods {
+            if waiting
+                .get(&uid)
+                .is_some_and(|told| Arc::ptr_eq(&told.pod, pod))
+            {
+                continue;
+            }
+            let followed = Followed {
+                pod: pod.clone(),
+                status: pod.status.clone().unwrap_or_default(),
+                own_status: false,
+                revision: self.revise(),
+            };
+            waiting.insert(uid, followed);
+        }
+    }
+
     /// The next revision. Asked for while the entries are locked, so that whoever is rung finds the change.
     fn revise(&self) -> u64 {
         self.news.send_modify(|news| news.revision += 1);
@@ -141,6 +170,14 @@ impl Pods {
     // A panic elsewhere leaves the map whole: every change is one insertion, removal or assignment.
     fn read(&self) -> RwLockReadGuard<'_, BTreeMap<PodUid, Entry>> {
         self.entries.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read_waiting(&self) -> RwLockReadGuard<'_, BTreeMap<PodUid, Followed>> {
+        self.waiting.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_waiting(&self) -> RwLockWriteGuard<'_, BTreeMap<PodUid, Followed>> {
+        self.waiting.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<PodUid, Entry>> {
@@ -260,6 +297,11 @@ pub(crate) mod testing {
 
     pub(crate) fn enter(pods: &Pods, pod: Pod) -> Entered {
         Entered(pods.add(Arc::new(pod), Arc::default(), Existence::Object))
+    }
+
+    /// These pods wait for others.
+    pub(crate) fn set_waiting(pods: &Pods, waiting: &[Arc<Pod>]) {
+        pods.set_waiting(waiting.iter());
     }
 
     pub(crate) fn enter_orphan(pods: &Pods, pod: Pod) -> Entered {

@@ -112,6 +112,7 @@ impl Workers {
         house::make_cgroups(&self.deps, self.upper_cgroups()).await;
         loop {
             self.pods.owner_turns();
+            self.pods.set_waiting(self.waiting());
             // In this order, so that the same world always takes the same course.
             tokio::select! {
                 biased;

@@ -9,7 +9,7 @@ use tonic::{Code, Streaming};
 use super::messages::EventType::{self, Added, Deleted, InitialSyncComplete, Modified};
 use super::*;
 use crate::local_grpc::testing::Served;
-use crate::pod::directory::testing::{enter, enter_orphan};
+use crate::pod::directory::testing::{enter, enter_orphan, set_waiting};
 
 const WATCH: &str = "/v1alpha1.Pods/WatchPods";
 const LIST: &str = "/v1alpha1.Pods/ListPods";
@@ -222,6 +222,39 @@ async fn what_only_the_runtime_knows_is_no_pod_of_this_api() {
     drop(orphan);
     let _b = enter(&pods, pod("b"));
     assert_eq!(next(&mut events).await, told(Added, "b Pending"));
+}
+
+#[tokio::test]
+async fn a_pod_that_waits_for_others_is_there_as_it_came() {
+    let pods = synced();
+    let served = served(&pods);
+    let b = enter(&pods, pod("b"));
+    let [a, c] = ["a", "c"].map(|uid| Arc::new(pod(uid)));
+    let mut events = watch(&served).await.unwrap();
+    assert_eq!(next(&mut events).await, told(Added, "b Pending"));
+    assert_eq!(next(&mut events).await, told(InitialSyncComplete, ""));
+    set_waiting(&pods, &[a.clone(), c.clone()]);
+    assert_eq!(next(&mut events).await, told(Added, "a Pending"));
+    assert_eq!(next(&mut events).await, told(Added, "c Pending"));
+    let all = ["a Pending", "b Pending", "c Pending"];
+    assert_eq!(list(&served).await.unwrap(), all);
+    assert_eq!(get(&served, "c").await.unwrap(), "c Pending");
+    // That it waits still is no news.
+    set_waiting(&pods, &[a.clone(), c.clone()]);
+    b.set_status(phase("Running"));
+    assert_eq!(next(&mut events).await, told(Modified, "b Running"));
+    // It is its turn: its worker has an entry before it waits no more.
+    let running = enter(&pods, pod("a"));
+    running.set_status(phase("Running"));
+    set_waiting(&pods, &[c]);
+    assert_eq!(next(&mut events).await, told(Modified, "a Running"));
+    assert_eq!(
+        list(&served).await.unwrap(),
+        ["a Running", "b Running", "c Pending"]
+    );
+    set_waiting(&pods, &[]);
+    assert_eq!(next(&mut events).await, told(Deleted, "c "));
+    assert_eq!(get(&served, "c").await.unwrap_err().code(), Code::NotFound);
 }
 
 #[tokio::test]

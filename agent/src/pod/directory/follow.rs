@@ -55,16 +55,27 @@ impl Pods {
     pub fn of_uid(&self, uid: &PodUid) -> Option<Followed> {
         let entries = self.read();
         let entry = entries.get(uid).filter(|entry| entry.has_object);
-        entry.map(Followed::from)
+        entry
+            .map(Followed::from)
+            .or_else(|| self.read_waiting().get(uid).cloned())
     }
 
     /// The pod whose UID follows on `uid`, or the first.
     pub fn after(&self, uid: Option<&PodUid>) -> Option<(PodUid, Followed)> {
         let begin = uid.map_or(Bound::Unbounded, Bound::Excluded);
+        let range = (begin, Bound::Unbounded);
         let entries = self.read();
-        let mut rest = entries.range::<PodUid, _>((begin, Bound::Unbounded));
+        let mut rest = entries.range::<PodUid, _>(range);
         let next = rest.find(|(_, entry)| entry.has_object);
-        next.map(|(uid, entry)| (uid.clone(), entry.into()))
+        let next = next.map(|(uid, entry)| (uid.clone(), entry.into()));
+        let waiting = self.read_waiting();
+        let waits = waiting.range::<PodUid, _>(range).next();
+        let waits = waits.map(|(uid, followed)| (uid.clone(), followed.clone()));
+        // Of one that is in both the worker knows more.
+        [next, waits]
+            .into_iter()
+            .flatten()
+            .min_by(|(one, _), (other, _)| one.cmp(other))
     }
 
     /// What is other than `told`, which has the revision of each pod that was told: first those that are gone, so that a
@@ -75,14 +86,24 @@ impl Pods {
         revision: impl Fn(&T) -> u64,
     ) -> Option<Change> {
         let entries = self.read();
-        if let Some(uid) = told.keys().find(|uid| !entries.contains_key(*uid)) {
+        let waiting = self.read_waiting();
+        let is_there = |uid: &PodUid| entries.contains_key(uid) || waiting.contains_key(uid);
+        if let Some(uid) = told.keys().find(|uid| !is_there(uid)) {
             return Some(Change::Gone(uid.clone()));
         }
         let known = |uid: &PodUid| told.get(uid).map_or(0, &revision);
         let changed = entries
             .iter()
             .filter(|(uid, entry)| entry.has_object && entry.revision > known(uid));
-        let oldest = changed.min_by_key(|(_, entry)| entry.revision);
-        oldest.map(|(uid, entry)| Change::Set(uid.clone(), Box::new(entry.into())))
+        let changed = changed.map(|(uid, entry)| (uid, entry.into()));
+        let waits = waiting.iter().filter(|(uid, followed)| {
+            followed.revision > known(uid)
+                && entries.get(*uid).is_none_or(|entry| !entry.has_object)
+        });
+        let waits = waits.map(|(uid, followed)| (uid, followed.clone()));
+        let oldest = changed
+            .chain(waits)
+            .min_by_key(|(_, followed): &(_, Followed)| followed.revision);
+        oldest.map(|(uid, followed)| Change::Set(uid.clone(), Box::new(followed)))
     }
 }

@@ -268,6 +268,8 @@ async fn a_critical_pod_waits_for_the_end_of_those_whose_place_it_takes() {
     // The victim has its grace period, and what it frees is spoken for.
     assert_eq!(status(&node, "low").phase.as_deref(), Some("Running"));
     assert_eq!(status(&node, "low").reason, None);
+    let waits = node.pods.of_uid(&PodUid("uid-critical".into()));
+    assert!(waits.is_some_and(|waits| !waits.own_status));
     node.apply(&pod("late", "300m")).await;
     until_phase(&node, "late", "Failed").await;
     until_phase(&node, "critical", "Running").await;

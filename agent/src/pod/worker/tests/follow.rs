@@ -3,7 +3,7 @@
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::{Duration, is_ready};
+use super::{Duration, PodUid, calls, deleted, is_ready};
 use crate::pod::directory::follow::Followed;
 use crate::pod::fake::{Fake, Node};
 use crate::pod::{sample, spec};
@@ -56,4 +56,34 @@ async fn what_others_add_to_a_status_is_followed() {
     let mut conditions = after.status.conditions.iter().flatten();
     assert!(conditions.any(|one| one.type_ == "example.com/theirs"));
     assert_eq!(spec::uid(&after.pod), spec::uid(&before.pod));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_waits_for_its_namesake_is_followed_already() {
+    let node = Node::start(&Fake::new());
+    node.fake.state().deaf.insert("a".into());
+    let old = sample::pod("Always", &[], &["a"]);
+    node.apply(&old).await;
+    node.until("ready", is_ready).await;
+    node.apply(&deleted(&old, 30)).await;
+    let mut new = old.clone();
+    for uid in ["second", "third"] {
+        new.metadata.uid = Some(uid.to_owned());
+        node.apply(&new).await;
+    }
+    sleep(Duration::from_secs(1)).await;
+    let of = |uid: &str| node.pods.of_uid(&PodUid(uid.to_owned()));
+    let waits = of("second").expect("it waits");
+    assert!(!waits.own_status && of("third").is_some());
+    node.send(PodUpdate::Gone(PodUid("third".to_owned()))).await;
+    sleep(Duration::from_secs(1)).await;
+    assert!(of("third").is_none());
+    assert_eq!(calls(&node.fake.state(), &["run"]).len(), 1);
+    node.send(PodUpdate::Gone(spec::uid(&old))).await;
+    node.until("the new one runs", |state| {
+        calls(state, &["run"]).len() == 2
+    })
+    .await;
+    let runs = of("second").expect("it runs");
+    assert!(runs.own_status && runs.revision > waits.revision);
 }
