@@ -177,6 +177,7 @@ impl Server {
             if open && !address.ip().is_loopback() {
                 return Err(ServerError::OpenToAll);
             }
+            tls::prepare(&config.tls)?;
             let tls = RustlsConfig::from_config(tls::server_config(&config.tls)?);
             Ok((listen(address)?, tls))
         };

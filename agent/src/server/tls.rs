@@ -79,7 +79,20 @@ pub enum TlsError {
     Rustls(#[source] rustls::Error),
 }
 
-/// Builds the server's TLS configuration. Reads files; makes the self-signed pair when there is none.
+/// Makes the self-signed pair, if it is needed and there is none. A broken one is replaced.
+pub(super) fn prepare(config: &TlsConfig) -> Result<(), TlsError> {
+    let is_needed = match (&config.cert_file, &config.key_file) {
+        (Some(certificate), Some(_)) => config.may_be_absent && !certificate.exists(),
+        (None, None) => true,
+        _ => false,
+    };
+    match is_needed && self_signed_pair(config).is_err() {
+        true => make_pair(config),
+        false => Ok(()),
+    }
+}
+
+/// Builds the server's TLS configuration. Reads files, and writes none: they may be on their way out.
 pub(super) fn server_config(config: &TlsConfig) -> Result<Arc<RustlsServerConfig>, TlsError> {
     let (certificates, key) = match (&config.cert_file, &config.key_file) {
         (Some(certificate), Some(_)) if config.may_be_absent && !certificate.exists() => {
@@ -173,17 +186,18 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     })
 }
 
-/// The pair in the certificate directory, made at the first start. A broken pair is replaced.
+/// The pair in the certificate directory.
 fn self_signed_pair(
     config: &TlsConfig,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
-    let certificate = config.cert_dir.join("kubelet.crt");
-    let key = config.cert_dir.join("kubelet.key");
-    if let (Ok(certificates), Ok(key)) = (read_certificates(&certificate), read_key(&key))
-        && fit(&certificates, &key)
-    {
-        return Ok((certificates, key));
-    }
+    let (certificate, key) = pair_files(config);
+    let (certificates, key) = (read_certificates(&certificate)?, read_key(&key)?);
+    fit(&certificates, &key)?;
+    Ok((certificates, key))
+}
+
+fn make_pair(config: &TlsConfig) -> Result<(), TlsError> {
+    let (certificate, key) = pair_files(config);
     let (certificate_pem, key_pem) =
         make_self_signed(&config.names).map_err(TlsError::SelfSigned)?;
     fs::create_dir_all(&config.cert_dir).map_err(|source| TlsError::File {
@@ -192,14 +206,24 @@ fn self_signed_pair(
     })?;
     // The key first: a certificate without its key would be taken for a pair by whoever looks at one file.
     write(&key, &key_pem, 0o600)?;
-    write(&certificate, &certificate_pem, 0o644)?;
-    Ok((read_certificates(&certificate)?, read_key(&key)?))
+    write(&certificate, &certificate_pem, 0o644)
 }
 
-/// Whether certificate and key are of one pair: an agent may have died between writing the two.
-fn fit(certificates: &[CertificateDer<'static>], key: &PrivateKeyDer<'static>) -> bool {
+/// Certificate and key.
+fn pair_files(config: &TlsConfig) -> (PathBuf, PathBuf) {
+    let file = |name| config.cert_dir.join(name);
+    (file("kubelet.crt"), file("kubelet.key"))
+}
+
+/// Certificate and key must be of one pair: an agent may have died between writing the two.
+fn fit(
+    certificates: &[CertificateDer<'static>],
+    key: &PrivateKeyDer<'static>,
+) -> Result<(), TlsError> {
     let provider = rustls::crypto::ring::default_provider();
-    rustls::sign::CertifiedKey::from_der(certificates.to_vec(), key.clone_key(), &provider).is_ok()
+    rustls::sign::CertifiedKey::from_der(certificates.to_vec(), key.clone_key(), &provider)
+        .map(drop)
+        .map_err(TlsError::Rustls)
 }
 
 fn make_self_signed(names: &[String]) -> Result<(String, String), rcgen::Error> {
@@ -248,17 +272,30 @@ mod tests {
         }
     }
 
+    /// What a server begins with.
+    fn made(config: &TlsConfig) -> Result<Arc<RustlsServerConfig>, TlsError> {
+        prepare(config)?;
+        server_config(config)
+    }
+
+    #[test]
+    fn loading_makes_no_files() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(server_config(&config(dir.path())).is_err());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
     #[test]
     fn the_self_signed_pair_is_made_once_and_its_key_is_private() {
         let dir = tempfile::tempdir().unwrap();
-        server_config(&config(dir.path())).unwrap();
+        made(&config(dir.path())).unwrap();
         let key = dir.path().join("kubelet.key");
         let first = fs::read(&key).unwrap();
         assert_eq!(
             fs::metadata(&key).unwrap().permissions().mode() & 0o777,
             0o600
         );
-        server_config(&config(dir.path())).unwrap();
+        made(&config(dir.path())).unwrap();
         assert_eq!(fs::read(&key).unwrap(), first);
     }
 
@@ -266,17 +303,17 @@ mod tests {
     fn a_broken_self_signed_pair_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("kubelet.crt"), "rubbish").unwrap();
-        server_config(&config(dir.path())).unwrap();
+        made(&config(dir.path())).unwrap();
         assert!(read_certificates(&dir.path().join("kubelet.crt")).is_ok());
     }
 
     #[test]
     fn a_certificate_of_another_key_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
-        server_config(&config(dir.path())).unwrap();
+        made(&config(dir.path())).unwrap();
         let key = KeyPair::generate().unwrap().serialize_pem();
         fs::write(dir.path().join("kubelet.key"), key).unwrap();
-        server_config(&config(dir.path())).unwrap();
+        made(&config(dir.path())).unwrap();
     }
 
     #[test]
@@ -289,9 +326,9 @@ mod tests {
             may_be_absent: true,
             ..config(dir.path())
         };
-        server_config(&awaiting).unwrap();
+        made(&awaiting).unwrap();
         fs::write(&file, "rubbish").unwrap();
-        assert!(server_config(&awaiting).is_err());
+        assert!(made(&awaiting).is_err());
     }
 
     #[test]
@@ -303,7 +340,7 @@ mod tests {
             client_ca_file: Some(ca.clone()),
             ..config(dir.path())
         };
-        let error = server_config(&broken).unwrap_err();
+        let error = made(&broken).unwrap_err();
         assert!(error.to_string().contains("clientCAFile"), "{error}");
         let error = std::error::Error::source(&error).unwrap().to_string();
         assert!(error.contains(ca.to_str().unwrap()), "{error}");
@@ -311,6 +348,6 @@ mod tests {
             cert_file: Some(ca),
             ..config(dir.path())
         };
-        assert!(matches!(server_config(&half), Err(TlsError::HalfAPair)));
+        assert!(matches!(made(&half), Err(TlsError::HalfAPair)));
     }
 }
