@@ -147,7 +147,8 @@ impl Worker {
         let starting = self.operations.starting();
         for start in plan.start {
             let begun = self.operations.starting();
-            if !start_order::waits(&self.pod, seen, &starting, &begun, &start.name) {
+            let failed = &self.facts.waiting;
+            if !start_order::waits(&self.pod, seen, failed, &starting, &begun, &start.name) {
                 self.start_container(seen, start);
             }
         }
