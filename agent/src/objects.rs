@@ -1,4 +1,5 @@
-//! Objects that pods refer to, from the API server: ConfigMaps and Secrets one by one, tokens, Services.
+//! Objects that pods refer to, from the API server: ConfigMaps and Secrets one by one, tokens, Services,
+//! trust bundles.
 //!
 //! Stays within what the Node authorizer grants: nothing is asked for that no pod of this node refers to.
 
@@ -9,6 +10,8 @@ mod references;
 mod runtime_class;
 mod service;
 mod token;
+mod trust_anchors;
+mod trust_bundles;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +19,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hanok_runtime::api::PodUid;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
+use k8s_openapi::api::core::v1::{ClusterTrustBundleProjection, ConfigMap, Pod, Secret, Service};
 
 pub use cache::Changed;
 pub use references::DEFAULT_TOKEN_SECONDS;
@@ -27,6 +30,7 @@ use crate::sinks::{ObjectError, Objects, Token, TokenRequest};
 use cache::Cache;
 use service::Services;
 use token::Tokens;
+use trust_bundles::TrustBundles;
 
 /// Objects by way of the API server.
 #[derive(Debug, Clone)]
@@ -35,6 +39,7 @@ pub struct ApiObjects {
     secrets: Arc<Cache<Secret>>,
     tokens: Arc<Tokens>,
     services: Arc<Services>,
+    trust_bundles: Arc<TrustBundles>,
     /// The namespace of each registered pod.
     registered: Arc<Mutex<HashMap<PodUid, String>>>,
 }
@@ -44,9 +49,10 @@ impl ApiObjects {
     pub fn new(server: &ApiServer, changed: Changed) -> Self {
         Self {
             config_maps: Arc::new(Cache::new(server.clone(), changed.clone())),
-            secrets: Arc::new(Cache::new(server.clone(), changed)),
+            secrets: Arc::new(Cache::new(server.clone(), changed.clone())),
             tokens: Arc::new(Tokens::new(server.clone())),
             services: Arc::new(Services::new(server.clone())),
+            trust_bundles: Arc::new(TrustBundles::new(server.clone(), changed)),
             registered: Arc::default(),
         }
     }
@@ -110,6 +116,13 @@ impl Objects for ApiObjects {
         self.services.of(namespace).await
     }
 
+    async fn trust_anchors(
+        &self,
+        wanted: &ClusterTrustBundleProjection,
+    ) -> Result<Vec<u8>, ObjectError> {
+        self.trust_bundles.anchors(wanted).await
+    }
+
     fn register(&self, pod: &Arc<Pod>) {
         let uid = PodUid(pod.metadata.uid.clone().unwrap_or_default());
         if is_over(pod) {
@@ -122,6 +135,7 @@ impl Objects for ApiObjects {
             .set(&uid, &namespace, &found.config_maps, first_wait);
         self.secrets
             .set(&uid, &namespace, &found.secrets, first_wait);
+        self.trust_bundles.set(&uid, found.trust_bundles);
         let mut registered = self
             .registered
             .lock()
@@ -144,6 +158,7 @@ impl Objects for ApiObjects {
             .set(uid, &namespace, &BTreeSet::new(), Duration::ZERO);
         self.secrets
             .set(uid, &namespace, &BTreeSet::new(), Duration::ZERO);
+        self.trust_bundles.set(uid, BTreeSet::new());
         self.tokens.forget(uid);
     }
 }

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use hanok_runtime::api::PodUid;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodStatus, Secret, Service};
+use k8s_openapi::api::core::v1::{
+    ClusterTrustBundleProjection, ConfigMap, Pod, PodStatus, Secret, Service,
+};
 
 /// One change of the set of desired pods, in order.
 #[derive(Debug, Clone)]
@@ -118,6 +120,10 @@ impl std::fmt::Debug for Token {
     }
 }
 
+/// What a kubelet says where nobody has ClusterTrustBundles.
+pub const NO_TRUST_BUNDLES: &str =
+    "ClusterTrustBundle projection is not supported in static kubelet mode";
+
 /// Objects that pods refer to. Cached for as long as a registered pod refers to them.
 #[async_trait]
 pub trait Objects: Send + Sync + 'static {
@@ -129,6 +135,13 @@ pub trait Objects: Send + Sync + 'static {
     async fn token(&self, request: &TokenRequest) -> Result<Token, ObjectError>;
     /// The Services of a namespace (and `kubernetes` of `default`), for service environment variables.
     async fn services(&self, namespace: &str) -> Result<Vec<Arc<Service>>, ObjectError>;
+    /// The certificates of ClusterTrustBundles, as PEM. Only an API server has any.
+    async fn trust_anchors(
+        &self,
+        _wanted: &ClusterTrustBundleProjection,
+    ) -> Result<Vec<u8>, ObjectError> {
+        Err(ObjectError::Other(NO_TRUST_BUNDLES.into()))
+    }
     /// A pod that may refer to objects is on this node. Rings `changed` when one of them changes.
     fn register(&self, pod: &Arc<Pod>);
     /// The pod is gone.

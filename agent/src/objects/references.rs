@@ -6,13 +6,24 @@ use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, Pod, Volume};
 
 use crate::sinks::TokenRequest;
 
-/// Names of objects in the pod's own namespace.
+/// ClusterTrustBundles, by what a pod calls them.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum TrustBundle {
+    /// One of them.
+    Name(String),
+    /// Those of a signer that have certain labels.
+    Signer(String),
+}
+
+/// Names of objects, in the pod's own namespace where they have one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct References {
     /// ConfigMaps.
     pub(super) config_maps: BTreeSet<String>,
     /// Secrets.
     pub(super) secrets: BTreeSet<String>,
+    /// ClusterTrustBundles.
+    pub(super) trust_bundles: BTreeSet<TrustBundle>,
 }
 
 /// Everything that the pod's environment, volumes and image pulls name.
@@ -91,6 +102,11 @@ impl References {
             if let Some(source) = &source.secret {
                 add(&mut self.secrets, &source.name);
             }
+            if let Some(source) = &source.cluster_trust_bundle {
+                let name = source.name.clone().map(TrustBundle::Name);
+                let signer = source.signer_name.clone().map(TrustBundle::Signer);
+                self.trust_bundles.extend(name.or(signer));
+            }
         }
     }
 }
@@ -138,6 +154,8 @@ mod tests {
                 {"name": "b", "secret": {"secretName": "s-vol"}},
                 {"name": "p", "projected": {"sources": [
                     {"configMap": {"name": "c-proj"}}, {"secret": {"name": "s-proj"}},
+                    {"clusterTrustBundle": {"name": "b", "path": "b"}},
+                    {"clusterTrustBundle": {"signerName": "x/s", "path": "s"}},
                     {"serviceAccountToken": {"path": "t", "audience": "vault", "expirationSeconds": 600}},
                 ]}},
             ],
@@ -147,6 +165,11 @@ mod tests {
         let names = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join(" ");
         assert_eq!(names(&found.config_maps), "c-env c-eph c-init c-proj c-vol");
         assert_eq!(names(&found.secrets), "s-env s-from s-proj s-pull s-vol");
+        let bundles = [
+            TrustBundle::Name("b".into()),
+            TrustBundle::Signer("x/s".into()),
+        ];
+        assert_eq!(found.trust_bundles, BTreeSet::from(bundles));
         let tokens = tokens(&std::sync::Arc::new(pod));
         assert_eq!(tokens.len(), 1);
         assert_eq!(

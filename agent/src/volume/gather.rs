@@ -206,13 +206,12 @@ impl Source<'_> {
                 .token(&request)
                 .await
                 .map_err(|error| error.to_string())?;
-            let mut files = Files::new();
-            payload::add(
-                &mut files,
-                &token.path,
-                payload::token(self.pod, &answer.token, mode),
-            )?;
-            return Ok(files);
+            return self.file_of_users(&token.path, answer.token.into_bytes(), mode);
+        }
+        if let Some(bundle) = &source.cluster_trust_bundle {
+            let anchors = self.objects.trust_anchors(bundle).await;
+            let anchors = anchors.map_err(|error| error.to_string())?;
+            return self.file_of_users(&bundle.path, anchors, mode);
         }
         let value = serde_json::to_value(source).unwrap_or_default();
         let kind = value
@@ -222,5 +221,12 @@ impl Source<'_> {
         Err(format!(
             "projected sources of kind {kind} are not supported by this node"
         ))
+    }
+
+    /// A single file for the pod's users.
+    fn file_of_users(&self, path: &str, data: Vec<u8>, mode: i32) -> Result<Files, String> {
+        let mut files = Files::new();
+        payload::add(&mut files, path, payload::of_users(self.pod, data, mode))?;
+        Ok(files)
     }
 }

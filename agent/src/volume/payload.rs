@@ -153,17 +153,13 @@ pub(super) fn downward_api(
     Ok(files)
 }
 
-/// A service account's token. Readable by everybody in the pod, unless the pod says who its users are: then by its
+/// A service account's token, or the like. Readable by everybody in the pod, unless the pod says who its users are: then by its
 /// one user or by its group only.
-pub(super) fn token(pod: &Pod, token: &str, mode: i32) -> File {
+pub(super) fn of_users(pod: &Pod, data: Vec<u8>, mode: i32) -> File {
     let uid = common_user(pod);
     let private = uid.is_some() || fs_group(pod).is_some();
     let mode = if private { 0o600 } else { bits(None, mode) };
-    File {
-        data: token.as_bytes().to_vec(),
-        mode,
-        uid,
-    }
+    File { data, mode, uid }
 }
 
 /// The group that owns the pod's volumes.
@@ -285,7 +281,7 @@ mod tests {
             ),
         ] {
             let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
-            let file = token(&pod, "jwt", DEFAULT_MODE);
+            let file = of_users(&pod, Vec::new(), DEFAULT_MODE);
             assert_eq!((file.mode, file.uid), (mode, uid), "{spec}");
         }
     }

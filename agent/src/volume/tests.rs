@@ -124,6 +124,18 @@ async fn a_token_without_an_api_server_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
+async fn trust_bundles_without_an_api_server_are_refused_in_a_kubelets_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let sources = json!([{"clusterTrustBundle": {"name": "b", "path": "ca.crt"}}]);
+    let pod = pod(
+        json!([{"name": "t", "projected": {"sources": sources}}]),
+        json!({}),
+    );
+    let errors = volumes_in(dir.path()).mount(&pod).await.unwrap_err();
+    assert_eq!(errors[0].message, crate::sinks::NO_TRUST_BUNDLES);
+}
+
+#[tokio::test]
 async fn root_the_pods_group_owns_its_volumes() {
     let dir = tempfile::tempdir().unwrap();
     let pod = pod(

@@ -3,6 +3,7 @@
 use anyhow::{Result, ensure};
 use hanok_e2e::cluster::{self, Space};
 use hanok_e2e::manifest::{pod, shell};
+use hanok_e2e::pki::Authority;
 use hanok_e2e::runner::Story;
 use hanok_e2e::stories;
 use serde_json::json;
@@ -14,6 +15,7 @@ pub(crate) fn stories() -> Vec<Story> {
         config_map_and_secret_are_files_and_variables,
         variables_are_read_from_a_file_that_init_has_written,
         pod_waits_for_its_config_map,
+        trust_bundles_are_files_that_follow_them,
         empty_dir_is_shared_by_the_containers_and_gone_with_the_pod;
         Node:
         pod_calls_the_api_server_with_its_token,
@@ -126,6 +128,59 @@ fn pod_waits_for_its_config_map(space: &Space<'_>) -> Result<()> {
     );
     space.kubectl("create configmap late --from-literal=word=come")?;
     space.until_ready("waits")?;
+    Ok(())
+}
+
+fn trust_bundles_are_files_that_follow_them(space: &Space<'_>) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [old, new, signers] = ["old", "new", "signers"].map(|name| {
+        let authority = Authority::create(dir.path(), name)?;
+        anyhow::Ok(std::fs::read_to_string(authority.certificate())?)
+    });
+    let (old, new, signers) = (old?, new?, signers?);
+    // Bundles belong to the cluster, and to nobody who would delete them with the namespace.
+    let plain = space.name();
+    let of_signer = ["1", "2"].map(|nth| format!("example.com:{plain}:{nth}"));
+    let signer = format!("example.com/{plain}");
+    let bundle = |name: &str, spec: serde_json::Value| {
+        json!({ "apiVersion": "certificates.k8s.io/v1", "kind": "ClusterTrustBundle",
+            "metadata": { "name": name, "labels": { "live": "yes" } }, "spec": spec })
+    };
+    let told = format!("The first\n{old}The end\n");
+    space.apply(&bundle(plain, json!({ "trustBundle": told })))?;
+    let sources = json!([
+        { "clusterTrustBundle": { "name": plain, "path": "plain" } },
+        { "clusterTrustBundle": { "name": "none", "path": "none", "optional": true } },
+        { "clusterTrustBundle": { "signerName": signer, "path": "signer",
+            "labelSelector": { "matchLabels": { "live": "yes" } } } },
+    ]);
+    let reads = pod("trusts")
+        .volume("roots", json!({ "projected": { "sources": sources } }))
+        .with(shell("main", "sleep 1000").mount("roots", "/roots"));
+    space.apply(&reads.manifest())?;
+    space.until_event(
+        "trusts",
+        &["FailedMount", "matched zero ClusterTrustBundles"],
+        20,
+    )?;
+    let spec = json!({ "signerName": signer, "trustBundle": signers });
+    // The second holds the same certificate, which is in the file once.
+    for name in &of_signer {
+        space.apply(&bundle(name, spec.clone()))?;
+    }
+    space.until_ready("trusts")?;
+    let read = |file: &str| space.kubectl(&format!("exec trusts -- cat /roots/{file}"));
+    ensure!(read("plain")? == old, "{}", read("plain")?);
+    ensure!(read("signer")? == signers, "{}", read("signer")?);
+    ensure!(read("none")?.is_empty(), "{}", read("none")?);
+    space.apply(&bundle(plain, json!({ "trustBundle": new })))?;
+    space.until("the new root", 20, || {
+        let found = read("plain")?;
+        ensure!(found == new, "{found}");
+        Ok(())
+    })?;
+    let [one, two] = of_signer;
+    space.kubectl(&format!("delete clustertrustbundles {plain} {one} {two}"))?;
     Ok(())
 }
 
