@@ -8,6 +8,7 @@ mod managers;
 mod resolve;
 mod standalone;
 pub mod text;
+mod tls;
 mod without_effect;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use crate::flags::Flags;
 use crate::quantity::Amount;
 use kubelet::KubeletConfiguration;
 pub use resolve::resolve;
+pub use tls::Tls12;
 
 /// A configuration that cannot be used: one line that names the place and the value.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +81,8 @@ pub struct Settings {
     pub cluster: Option<Cluster>,
     /// Directories.
     pub paths: Paths,
+    /// Which handshakes the kubelet API takes.
+    pub tls12: Tls12,
     /// Who makes cgroups.
     pub cgroup_driver: DriverKind,
     /// Bridge of the built-in pod network.

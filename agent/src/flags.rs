@@ -152,6 +152,12 @@ pub struct ServingFlags {
     /// Key of the serving certificate (PEM)
     #[arg(long, value_name = "FILE")]
     pub tls_private_key_file: Option<String>,
+    /// Suites that TLS 1.2 is taken with, by the kubelet's names; default is all that are safe
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub tls_cipher_suites: Vec<String>,
+    /// Oldest TLS that is taken: VersionTLS12 or VersionTLS13 (VersionTLS10 and VersionTLS11 count as VersionTLS12)
+    #[arg(long, value_name = "VERSION")]
+    pub tls_min_version: Option<String>,
     /// Whether to renew the client certificate before it expires
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub rotate_certificates: Option<bool>,

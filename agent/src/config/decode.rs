@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::ConfigError;
 use super::kubelet::KubeletConfiguration;
-use super::without_effect::WITHOUT_EFFECT;
+use super::without_effect::{ON_BY_DEFAULT, WITHOUT_EFFECT};
 
 /// The only version that there is.
 pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
@@ -107,10 +107,12 @@ fn value_at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
 fn without_effect(mut map: Map<String, Value>) -> (Map<String, Value>, Vec<String>) {
     let mut names = Vec::new();
     for name in WITHOUT_EFFECT {
-        if map
-            .remove(*name)
-            .is_some_and(|value| asks_for_something(&value))
-        {
+        let asks = match map.remove(*name) {
+            Some(Value::Bool(on)) => on != ON_BY_DEFAULT.contains(name),
+            Some(value) => asks_for_something(&value),
+            None => false,
+        };
+        if asks {
             names.push((*name).to_owned());
         }
     }
@@ -193,6 +195,25 @@ mod tests {
         assert_eq!(decoded.config.static_pod_path, "/etc/kubernetes/manifests");
         assert!(decoded.config.rotate_certificates);
         assert!(decoded.without_effect.is_empty());
+    }
+
+    #[test]
+    fn a_switch_asks_for_something_when_it_is_not_at_its_default() {
+        for (body, want) in [
+            (
+                "cpuCFSQuota: false\nserializeImagePulls: false\n",
+                &["cpuCFSQuota", "serializeImagePulls"][..],
+            ),
+            ("cpuCFSQuota: true\n", &[]),
+            ("cpuCFSQuota: null\n", &[]),
+            ("protectKernelDefaults: true\n", &["protectKernelDefaults"]),
+            ("protectKernelDefaults: false\n", &[]),
+        ] {
+            assert_eq!(one(body).unwrap().without_effect, want, "{body}");
+        }
+        for name in ON_BY_DEFAULT {
+            assert!(WITHOUT_EFFECT.contains(name), "{name}");
+        }
     }
 
     #[test]

@@ -35,6 +35,10 @@ pub struct KubeletConfiguration {
     pub tls_cert_file: String,
     /// Its key (PEM).
     pub tls_private_key_file: String,
+    /// Suites that handshakes of TLS 1.2 are taken with; empty for all.
+    pub tls_cipher_suites: Vec<String>,
+    /// The oldest TLS that is taken, as in `VersionTLS12`; empty for that one.
+    pub tls_min_version: String,
     /// Who is let in.
     pub authentication: Authentication,
     /// What they may do.
@@ -172,6 +176,8 @@ impl Default for KubeletConfiguration {
             read_only_port: 0,
             tls_cert_file: String::new(),
             tls_private_key_file: String::new(),
+            tls_cipher_suites: Vec::new(),
+            tls_min_version: String::new(),
             authentication: Authentication::default(),
             authorization: Authorization::default(),
             healthz_port: 10248,

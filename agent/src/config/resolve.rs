@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 use super::decode::Decoded;
 use super::kubelet::KubeletConfiguration;
-use super::{Cluster, ConfigError, Machine, Paths, Settings, standalone, text};
+use super::{Cluster, ConfigError, Machine, Paths, Settings, standalone, text, tls};
 use crate::flags::Flags;
 use crate::quantity::Amount;
 pub(super) use check::check_files;
@@ -27,6 +27,8 @@ pub fn resolve(
     check::check(&kubelet)?;
     let mut without_effect = decoded.without_effect;
     without_effect.extend(flags.ignored.given().into_iter().map(str::to_owned));
+    let (tls12, vain_suites) = tls::tls12(&kubelet)?;
+    without_effect.extend(vain_suites);
     let log_max_size = amount("containerLogMaxSize", &kubelet.container_log_max_size)?;
     Ok(Settings {
         node_name: node_name(flags, machine)?,
@@ -39,6 +41,7 @@ pub fn resolve(
         .unwrap_or_default(),
         cluster: cluster(flags, &kubelet)?,
         paths: paths(flags, &kubelet, machine),
+        tls12,
         cgroup_driver: cgroup_driver(&kubelet)?,
         bridge_name: bridge_name(flags)?,
         pod_cidrs: cidrs("--pod-cidr (podCIDR)", &kubelet.pod_cidr)?,
@@ -77,6 +80,7 @@ fn overlay(flags: &Flags, config: &mut KubeletConfiguration) -> Result<(), Confi
         serving.healthz_port => config.healthz_port;
         serving.tls_cert_file => config.tls_cert_file;
         serving.tls_private_key_file => config.tls_private_key_file;
+        serving.tls_min_version => config.tls_min_version;
         serving.rotate_certificates => config.rotate_certificates;
         serving.rotate_server_certificates => config.server_tls_bootstrap;
         serving.client_ca_file => config.authentication.x509.client_ca_file;
@@ -97,6 +101,10 @@ fn overlay(flags: &Flags, config: &mut KubeletConfiguration) -> Result<(), Confi
         config
             .allowed_unsafe_sysctls
             .clone_from(&pods.allowed_unsafe_sysctls);
+    }
+    if !serving.tls_cipher_suites.is_empty() {
+        let names = serving.tls_cipher_suites.iter().cloned();
+        config.tls_cipher_suites = names.filter(|name| !name.is_empty()).collect();
     }
     let headers = pods.manifest_url_header.as_deref();
     if let Some(headers) = parsed("--manifest-url-header", headers, text::headers)? {

@@ -47,6 +47,7 @@ fn a_flag_goes_before_the_file() {
         "--pod-cidr=10.244.1.7/24",
         "--cluster-dns=10.96.0.10",
         "--container-runtime-endpoint=unix:///x",
+        "--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
         "--v=4",
     ])
     .unwrap();
@@ -56,7 +57,13 @@ fn a_flag_goes_before_the_file() {
     assert_eq!(settings.node_ips.len(), 2);
     assert_eq!(settings.reserved["cpu"].to_millis(), 300);
     assert_eq!(settings.pod_cidrs[0].to_string(), "10.244.1.0/24");
-    assert_eq!(settings.without_effect, ["--container-runtime-endpoint"]);
+    let suite = rustls::CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256;
+    assert_eq!(settings.tls12, tls::Tls12::With(vec![suite]));
+    let vain = [
+        "--container-runtime-endpoint",
+        "tlsCipherSuites (TLS_RSA_WITH_RC4_128_SHA)",
+    ];
+    assert_eq!(settings.without_effect, vain);
 }
 
 #[test]
@@ -90,6 +97,14 @@ fn a_bad_value_is_refused_by_name_with_the_way_out() {
         (
             "--tls-cert-file=/c",
             "--tls-cert-file (tlsCertFile), --tls-private-key-file: \"/c\"",
+        ),
+        (
+            "--tls-min-version=TLS13",
+            "--tls-min-version (tlsMinVersion): \"TLS13\": write VersionTLS10",
+        ),
+        (
+            "--tls-cipher-suites=TLS_AES_128_GCM_SHA256,TLS_X",
+            "--tls-cipher-suites (tlsCipherSuites): \"TLS_X\": ",
         ),
         ("--cluster-dns=x", "--cluster-dns (clusterDNS): \"x\": "),
         ("--bridge-name=much-too-long-name", "--bridge-name: "),
@@ -140,6 +155,14 @@ fn a_bad_value_of_a_file_is_refused_with_the_files_name() {
         (
             "kubeReserved: {cpu: lots}",
             "field kubeReserved: \"lots\": ",
+        ),
+        (
+            "tlsMinVersion: TLS13",
+            "field tlsMinVersion: \"TLS13\": write VersionTLS10",
+        ),
+        (
+            "tlsCipherSuites: [TLS_X]",
+            "field tlsCipherSuites: \"TLS_X\": ",
         ),
         ("podCIDR: x", "field podCIDR: \"x\": "),
         ("podPidsLimit: -7", "field podPidsLimit: \"-7\": "),

@@ -65,11 +65,20 @@ pub(super) const WITHOUT_EFFECT: &[&str] = &[
     "syncFrequency",
     "systemCgroups",
     "systemReservedCgroup",
-    "tlsCipherSuites",
     "tlsCurvePreferences",
-    "tlsMinVersion",
     "topologyManagerPolicyOptions",
     "tracing",
     "volumePluginDir",
     "volumeStatsAggPeriod",
+];
+
+/// Those of them that a kubelet has on by default: false asks for something, and true for nothing.
+pub(super) const ON_BY_DEFAULT: &[&str] = &[
+    "cgroupsPerQOS",
+    "cpuCFSQuota",
+    "enableDebugFlagsHandler",
+    "enableProfilingHandler",
+    "enableSystemLogHandler",
+    "makeIPTablesUtilChains",
+    "serializeImagePulls",
 ];

@@ -25,6 +25,7 @@ impl ServerConfig {
             cert_file: path(&kubelet.tls_cert_file).or(signed.clone()),
             key_file: path(&kubelet.tls_private_key_file).or(signed.clone()),
             may_be_absent: signed.is_some(),
+            tls12: settings.tls12.clone(),
             cert_dir: settings.paths.cert_dir.clone(),
             client_ca_file: path(&kubelet.authentication.x509.client_ca_file),
             names: std::iter::once(settings.node_name.clone())
@@ -62,7 +63,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::{Machine, decode, resolve};
+    use crate::config::{Machine, Tls12, decode, resolve};
     use crate::flags::Flags;
 
     fn config(text: &str) -> ServerConfig {
@@ -119,7 +120,7 @@ mod tests {
     fn every_field_of_the_file_counts() {
         let config = config(
             "address: 10.0.0.1\nport: 10350\nhealthzPort: 0\nenableDebuggingHandlers: false\n\
-             tlsCertFile: /c\ntlsPrivateKeyFile: /k\nstreamingConnectionIdleTimeout: 1m\n\
+             tlsCertFile: /c\ntlsPrivateKeyFile: /k\ntlsMinVersion: VersionTLS13\nstreamingConnectionIdleTimeout: 1m\n\
              authentication: {x509: {clientCAFile: /ca}, anonymous: {enabled: true}, webhook: {enabled: false}}\n\
              authorization: {mode: AlwaysAllow}\n",
         );
@@ -127,6 +128,7 @@ mod tests {
         assert_eq!(config.healthz_address, None);
         assert_eq!(config.tls.cert_file, Some("/c".into()));
         assert_eq!(config.tls.client_ca_file, Some("/ca".into()));
+        assert_eq!(config.tls.tls12, Tls12::Refused);
         assert!(config.authentication.anonymous && !config.authentication.webhook);
         assert_eq!(config.authorization, AuthorizationConfig::AlwaysAllow);
         assert_eq!(config.stream_idle_timeout, Duration::from_secs(60));

@@ -6,6 +6,7 @@ mod exec;
 mod fixture;
 mod follow;
 mod forward;
+mod handshake;
 mod runtime;
 mod spdy;
 mod websocket;

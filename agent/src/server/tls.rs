@@ -10,12 +10,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair};
+use rustls::CipherSuite;
 use rustls::RootCertStore;
 use rustls::ServerConfig as RustlsServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::config::Tls12;
 
 /// Years that a self-signed certificate is valid; nobody verifies it, the API server included.
 const SELF_SIGNED_YEARS: i32 = 10;
@@ -33,6 +36,8 @@ pub struct TlsConfig {
     pub cert_dir: PathBuf,
     /// CA certificates of clients, PEM (authentication.x509.clientCAFile).
     pub client_ca_file: Option<PathBuf>,
+    /// Whether TLS 1.2 is taken beside 1.3, and with which suites (tlsMinVersion, tlsCipherSuites).
+    pub tls12: Tls12,
     /// Names and addresses in a self-signed certificate.
     pub names: Vec<String>,
 }
@@ -105,9 +110,21 @@ pub(super) fn server_config(config: &TlsConfig) -> Result<Arc<RustlsServerConfig
         (None, None) => self_signed_pair(config)?,
         _ => return Err(TlsError::HalfAPair),
     };
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut provider = rustls::crypto::ring::default_provider();
+    let versions = match &config.tls12 {
+        Tls12::Any => rustls::ALL_VERSIONS,
+        Tls12::With(suites) => {
+            let of_12 = |suite: CipherSuite| suites.contains(&suite);
+            provider
+                .cipher_suites
+                .retain(|suite| suite.tls13().is_some() || of_12(suite.suite()));
+            rustls::ALL_VERSIONS
+        }
+        Tls12::Refused => &[&rustls::version::TLS13],
+    };
+    let provider = Arc::new(provider);
     let builder = RustlsServerConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(versions)
         .map_err(TlsError::Rustls)?;
     let builder = match &config.client_ca_file {
         Some(path) => {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::{amount, cidrs, refuse, reserved};
 use crate::config::kubelet::KubeletConfiguration;
-use crate::config::{ConfigError, managers};
+use crate::config::{ConfigError, managers, tls};
 use crate::pod::admit::check_pattern;
 
 /// The same complaints about what the files say by themselves: they name the file.
@@ -87,7 +87,7 @@ pub(super) fn check(config: &KubeletConfiguration) -> Result<(), ConfigError> {
     reserved(config).map(drop)
 }
 
-/// Where the serving certificate comes from.
+/// Where the serving certificate comes from, and which handshakes are taken.
 fn check_tls(config: &KubeletConfiguration) -> Result<(), ConfigError> {
     if config.tls_cert_file.is_empty() != config.tls_private_key_file.is_empty() {
         let given = format!("{}{}", config.tls_cert_file, config.tls_private_key_file);
@@ -106,7 +106,7 @@ fn check_tls(config: &KubeletConfiguration) -> Result<(), ConfigError> {
             message,
         );
     }
-    Ok(())
+    tls::tls12(config).map(drop)
 }
 
 fn check_swap(config: &KubeletConfiguration) -> Result<(), ConfigError> {
