@@ -91,11 +91,17 @@ enum Kind {
     Secret,
 }
 
-/// Every object that the container's environment names, once, and whether all references to it are optional.
+/// Every object that the container's environment names, once, and whether all references to it are optional; in the
+/// order in which they are named, since the first that is missing is told of.
 fn references(container: &Container) -> impl Iterator<Item = (Kind, &str, bool)> {
-    let mut found: BTreeMap<(Kind, &str), bool> = BTreeMap::new();
+    let mut found: Vec<(Kind, &str, bool)> = Vec::new();
+    let mut places: BTreeMap<(Kind, &str), usize> = BTreeMap::new();
     let mut add = |kind, name, optional: Option<bool>| {
-        *found.entry((kind, name)).or_insert(true) &= optional.unwrap_or(false);
+        let place = *places.entry((kind, name)).or_insert(found.len());
+        if place == found.len() {
+            found.push((kind, name, true));
+        }
+        found[place].2 &= optional.unwrap_or(false);
     };
     for from in container.env_from.iter().flatten() {
         if let Some(source) = &from.config_map_ref {
@@ -118,9 +124,7 @@ fn references(container: &Container) -> impl Iterator<Item = (Kind, &str, bool)>
             add(Kind::Secret, source.name.as_str(), source.optional);
         }
     }
-    found
-        .into_iter()
-        .map(|((kind, name), optional)| (kind, name, optional))
+    found.into_iter()
 }
 
 /// A missing optional object is no error.

@@ -102,7 +102,8 @@ pub fn resource_value(
     let amount = match side {
         "requests" => declared(container.resources.as_ref(), side, resource)?.unwrap_or_default(),
         "limits" => declared(container.resources.as_ref(), side, resource)?
-            .or_else(|| facts.allocatable.get(resource).copied())
+            .filter(|limit| !limit.is_zero())
+            .or_else(|| most(pod, own, facts, resource))
             .unwrap_or_default(),
         _ => return Err(unknown()),
     };
@@ -122,6 +123,22 @@ pub fn resource_value(
     let value = i128::from(value);
     let by = i128::from(by.max(1));
     Ok(((value + by - 1) / by).to_string())
+}
+
+/// What a container without a limit may have at most: in an environment what its pod may, or else what the node can
+/// give. Huge pages are never given beyond a limit.
+fn most(pod: &Pod, own: Option<&Container>, facts: &NodeFacts, resource: &str) -> Option<Amount> {
+    if !matches!(resource, "cpu" | "memory" | "ephemeral-storage") {
+        return None;
+    }
+    let of_node = facts.allocatable.get(resource).copied();
+    let of_pod = pod
+        .spec
+        .as_ref()
+        .filter(|_| own.is_some() && resource != "ephemeral-storage");
+    let of_pod = of_pod.and_then(|spec| spec.resources.as_ref()?.limits.as_ref()?.get(resource));
+    let of_pod = of_pod.and_then(|limit| Amount::try_from(limit).ok());
+    of_pod.filter(|limit| !limit.is_zero()).or(of_node)
 }
 
 /// A request or limit as the container declares it.
@@ -286,6 +303,40 @@ mod tests {
                 Ok(value),
                 "{container} {resource} {divisor}"
             );
+        }
+    }
+
+    #[test]
+    fn no_limit_is_that_of_the_pod_in_an_environment_and_of_the_node_elsewhere() {
+        let pod: Pod = serde_json::from_value(json!({"spec": {
+            "resources": {"limits": {"cpu": "2", "ephemeral-storage": "1Gi"}},
+            "containers": [{"name": "c", "resources": {"limits": {"cpu": "0"}}}],
+        }}))
+        .unwrap();
+        let own = &pod.spec.as_ref().unwrap().containers[0];
+        let mut facts = facts();
+        for name in ["ephemeral-storage", "hugepages-2Mi"] {
+            facts.allocatable.insert(name.to_owned(), Amount::units(7));
+        }
+        for (resource, in_environment, elsewhere) in [
+            ("limits.cpu", "2", "4"),
+            ("limits.memory", "8589934592", "8589934592"),
+            ("limits.ephemeral-storage", "7", "7"),
+            ("limits.hugepages-2Mi", "0", "0"),
+            ("requests.cpu", "0", "0"),
+        ] {
+            let selector = ResourceFieldSelector {
+                container_name: Some("c".into()),
+                resource: resource.into(),
+                ..Default::default()
+            };
+            let value = |own| resource_value(&pod, own, &facts, &selector);
+            assert_eq!(
+                value(Some(own)).as_deref(),
+                Ok(in_environment),
+                "{resource}"
+            );
+            assert_eq!(value(None).as_deref(), Ok(elsewhere), "{resource}");
         }
     }
 

@@ -170,6 +170,21 @@ fn an_object_is_optional_only_when_every_reference_says_so() {
 }
 
 #[test]
+fn objects_are_asked_for_in_the_order_in_which_they_are_named() {
+    let container: Container = serde_json::from_value(json!({
+        "name": "c",
+        "envFrom": [{"secretRef": {"name": "z"}}, {"configMapRef": {"name": "y"}}],
+        "env": [
+            {"name": "E", "valueFrom": {"secretKeyRef": {"name": "a", "key": "k"}}},
+            {"name": "F", "valueFrom": {"configMapKeyRef": {"name": "y", "key": "k"}}},
+        ],
+    }))
+    .unwrap();
+    let names: Vec<_> = references(&container).map(|(_, name, _)| name).collect();
+    assert_eq!(names, ["z", "y", "a"]);
+}
+
+#[test]
 fn variables_are_such_as_a_program_can_be_given() {
     let doubled: Vec<_> = (1..200)
         .map(|at| {

@@ -14,7 +14,7 @@ const LABEL_MAX: usize = 63;
 /// The pod's host name in the kernel. The error is what the user reads.
 pub fn hostname(pod: &Pod, cluster_domain: &str) -> Result<String, String> {
     if let Some(name) = overridden(pod) {
-        return Ok(name.to_owned());
+        return Ok(name);
     }
     let as_fqdn = spec::spec(pod)
         .and_then(|spec| spec.set_hostname_as_fqdn)
@@ -31,9 +31,9 @@ pub fn hostname(pod: &Pod, cluster_domain: &str) -> Result<String, String> {
 }
 
 /// `hostnameOverride`, which goes before everything else that names the pod, its domain too.
-fn overridden(pod: &Pod) -> Option<&str> {
+fn overridden(pod: &Pod) -> Option<String> {
     let name = spec::spec(pod)?.hostname_override.as_deref();
-    name.filter(|name| !name.is_empty())
+    name.filter(|name| !name.is_empty()).map(cut)
 }
 
 /// The first label: `hostname` or the pod's name, cut to what a label may have.
@@ -42,6 +42,11 @@ fn short_name(pod: &Pod) -> String {
     let name = name
         .filter(|name| !name.is_empty())
         .unwrap_or_else(|| spec::name(pod));
+    cut(name)
+}
+
+/// A name in the length of a label, which does not end with a separator.
+fn cut(name: &str) -> String {
     let cut: String = name.chars().take(LABEL_MAX).collect();
     cut.trim_end_matches(['-', '.']).to_owned()
 }
@@ -91,7 +96,7 @@ fn own(pod: &Pod, ips: &[String], cluster_domain: &str) -> String {
          fe00::2\tip6-allrouters\n",
     );
     let names = match (overridden(pod), fqdn(pod, cluster_domain)) {
-        (Some(name), _) => name.to_owned(),
+        (Some(name), _) => name,
         (None, Some(fqdn)) => format!("{fqdn}\t{}", short_name(pod)),
         (None, None) => short_name(pod),
     };
@@ -171,5 +176,7 @@ mod tests {
             hostname(&pod(json!({"hostnameOverride": "o"})), "d"),
             Ok("o".into())
         );
+        let longest = pod(json!({"hostnameOverride": format!("{}.b", "a".repeat(62))}));
+        assert_eq!(hostname(&longest, "d"), Ok("a".repeat(62)));
     }
 }
