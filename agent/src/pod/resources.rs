@@ -14,9 +14,9 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::spec;
 use crate::quantity::Amount;
 
-pub use requests::{held_requests, pod_requests, storage_limit};
+pub use requests::{any_limit, held_requests, pod_limit, pod_request, pod_requests, storage_limit};
 
-use requests::{pod_level, pod_level_request, pod_limit, pod_request};
+use requests::{pod_level, pod_level_request};
 
 /// The cgroup of all pods, below the runtime's cgroup root.
 pub const ROOT_CGROUP: &str = "kubepods";
@@ -52,6 +52,12 @@ impl QosClass {
         }
     }
 
+    /// The class by the API's word.
+    fn parse(word: &str) -> Option<Self> {
+        let mut all = [Self::Guaranteed, Self::Burstable, Self::BestEffort].into_iter();
+        all.find(|class| class.as_str() == word)
+    }
+
     /// The cgroup of the class.
     pub fn cgroup(self) -> String {
         match self {
@@ -65,8 +71,14 @@ impl QosClass {
 /// Request and limit of CPU and of memory; none for zero.
 type Asked = [(Option<Amount>, Option<Amount>); 2];
 
-/// The pod's class. Pod-level requests and limits decide when there are any.
+/// The pod's class, which the API server says at its creation and never lets anybody change. Pod-level requests and
+/// limits decide when there are any.
 pub fn qos_class(pod: &Pod) -> QosClass {
+    let status = pod.status.as_ref();
+    let said = status.and_then(|status| status.qos_class.as_deref());
+    if let Some(class) = said.and_then(QosClass::parse) {
+        return class;
+    }
     if let Some(own) = pod_level(pod) {
         let asked = COUNTED.map(|name| (pod_level_request(pod, name), limit(Some(own), name)));
         return class_of(&[asked]);

@@ -45,7 +45,7 @@ pub(super) fn containers_request(pod: &Pod, resource: &str) -> Option<Amount> {
 
 /// Requests of the pod: its own, or those of its containers, with its overhead. Init containers run before the others,
 /// so the larger of the two counts; sidecars run beside everything.
-pub(super) fn pod_request(pod: &Pod, resource: &str) -> Option<Amount> {
+pub fn pod_request(pod: &Pod, resource: &str) -> Option<Amount> {
     let asked = pod_level_request(pod, resource).or_else(|| containers_request(pod, resource));
     with_overhead(pod, resource, asked)
 }
@@ -84,10 +84,10 @@ fn held(pod: &Pod, resource: &str) -> Option<Amount> {
     let in_force = status.resources.as_ref();
     let in_force = in_force.and_then(|resources| resources.requests.as_ref());
     let (promised, has) = match (status.allocated_resources.as_ref(), in_force) {
-        (Some(promised), Some(in_force)) if pod_level(pod).is_some() => (
-            amount(Some(promised), resource),
-            amount(Some(in_force), resource),
-        ),
+        // The overhead is in both.
+        (Some(promised), Some(in_force)) if pod_level(pod).is_some() => {
+            return amount(Some(promised), resource).max(amount(Some(in_force), resource));
+        }
         // The pod has a request of its own, whatever its containers have.
         _ if pod_level_request(pod, resource).is_some() => return None,
         _ => {
@@ -128,15 +128,18 @@ fn said(
 
 /// What all containers together may write to the node's disk, if any of them has a limit.
 pub fn storage_limit(pod: &Pod) -> Option<Amount> {
-    let resource = "ephemeral-storage";
-    let total = sum(pod, |container| {
-        limit(container.resources.as_ref(), resource)
-    })?;
+    any_limit(pod, "ephemeral-storage")
+}
+
+/// Limits of the pod: its own, or those of its containers that have one; with its overhead.
+pub fn any_limit(pod: &Pod, resource: &str) -> Option<Amount> {
+    let of = |container: &Container| limit(container.resources.as_ref(), resource);
+    let total = limit(pod_level(pod), resource).or_else(|| sum(pod, of))?;
     with_overhead(pod, resource, Some(total))
 }
 
 /// Limits of the pod: its own, or those of its containers when every one has one; with its overhead.
-pub(super) fn pod_limit(pod: &Pod, resource: &str) -> Option<Amount> {
+pub fn pod_limit(pod: &Pod, resource: &str) -> Option<Amount> {
     let of = |container: &Container| limit(container.resources.as_ref(), resource);
     let mut containers = spec::containers(pod);
     let total = match limit(pod_level(pod), resource) {

@@ -127,6 +127,41 @@ fn overhead_is_asked_for_also_beside_nothing_and_limited_only_with_limits() {
 }
 
 #[test]
+fn pod_level_resources_that_are_nothing_decide_too() {
+    let mut pod = pod_with(&[json!({"requests": {"cpu": "1"}})]);
+    let mut set = |resources: Value| {
+        let spec = pod.spec.as_mut().expect("a spec");
+        spec.resources = serde_json::from_value(resources).expect("resources");
+        qos_class(&pod)
+    };
+    for (resources, want) in [
+        (json!({}), QosClass::Burstable),
+        (json!({"requests": {}}), QosClass::Burstable),
+        (
+            json!({"requests": {"example.com/gpu": "1"}}),
+            QosClass::Burstable,
+        ),
+        (json!({"requests": {"cpu": "0"}}), QosClass::BestEffort),
+    ] {
+        assert_eq!(set(resources.clone()), want, "{resources}");
+    }
+}
+
+#[test]
+fn the_class_is_what_the_api_server_says() {
+    let mut pod = pod_with(&[json!({})]);
+    for (said, want) in [
+        ("Guaranteed", QosClass::Guaranteed),
+        ("Burstable", QosClass::Burstable),
+        ("", QosClass::BestEffort),
+        ("Other", QosClass::BestEffort),
+    ] {
+        pod.status.get_or_insert_default().qos_class = Some(said.into());
+        assert_eq!(qos_class(&pod), want, "{said}");
+    }
+}
+
+#[test]
 fn pods_stand_in_the_cgroup_of_their_class() {
     let uid = sample::UID;
     assert_eq!(
