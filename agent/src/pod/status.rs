@@ -8,6 +8,7 @@
 
 mod conditions;
 mod container;
+mod layout;
 mod lost;
 mod phase;
 mod resources;
@@ -131,7 +132,11 @@ pub fn build(inputs: &Inputs<'_>) -> PodStatus {
     // Why a pod has failed is told when it has.
     let failure = inputs.facts.failure.as_ref();
     let failure = failure.filter(|_| spec::is_terminal_phase(phase));
-    let kept = inputs.last.map(kept).unwrap_or_default();
+    let mut kept = inputs.last.map(kept).unwrap_or_default();
+    if inputs.last.and_then(|last| last.phase.as_deref()) != Some(phase) {
+        // They belong to the phase.
+        (kept.reason, kept.message) = (None, None);
+    }
     let ips = pod_ips(inputs);
     let mut status = PodStatus {
         conditions: Some(conditions::conditions(inputs, &statuses, phase)),
@@ -162,6 +167,7 @@ pub fn build(inputs: &Inputs<'_>) -> PodStatus {
         ..kept
     };
     resources::report_pod(&mut status, inputs);
+    layout::lay_out(&mut status);
     status
 }
 
@@ -179,14 +185,15 @@ fn kept(last: &PodStatus) -> PodStatus {
         init_container_statuses: _,
         message,
         node_allocatable_resource_claim_statuses,
-        nominated_node_name,
+        // The pod has its node.
+        nominated_node_name: _,
         observed_generation: _,
         phase: _,
         pod_ip: _,
         pod_ips: _,
         qos_class: _,
         reason,
-        resize,
+        resize: _,
         resource_claim_statuses,
         resources: _,
         start_time,
@@ -196,9 +203,7 @@ fn kept(last: &PodStatus) -> PodStatus {
         extended_resource_claim_status: extended_resource_claim_status.clone(),
         message: message.clone(),
         node_allocatable_resource_claim_statuses: node_allocatable_resource_claim_statuses.clone(),
-        nominated_node_name: nominated_node_name.clone(),
         reason: reason.clone(),
-        resize: resize.clone(),
         resource_claim_statuses: resource_claim_statuses.clone(),
         start_time: start_time.clone(),
         volume_health: volume_health.clone(),
@@ -213,18 +218,17 @@ pub(super) fn resizing(status: &PodStatus) -> Option<i64> {
     Some(found.observed_generation.unwrap_or_default())
 }
 
-/// The status of a pod that the node has not taken: of its containers there is nothing to say.
+/// The status of a pod that the node has not taken: of its containers, its addresses and its conditions there is nothing
+/// to say.
 fn rejected(inputs: &Inputs<'_>, failure: &Failure) -> PodStatus {
-    let kept = inputs.last.cloned().unwrap_or_default();
+    let kept = inputs.last.map(kept).unwrap_or_default();
     PodStatus {
+        conditions: some(inputs.last.map(conditions::of_others).unwrap_or_default()),
         phase: Some("Failed".to_owned()),
         reason: Some(failure.reason.clone()),
         message: Some(failure.message.clone()),
         qos_class: Some(quality::qos_class(inputs.pod).as_str().to_owned()),
-        start_time: kept
-            .start_time
-            .clone()
-            .or(Some(Time(inputs.facts.start_time))),
+        start_time: kept.start_time.or(Some(Time(inputs.facts.start_time))),
         observed_generation: inputs.pod.metadata.generation,
         ..kept
     }
@@ -233,20 +237,12 @@ fn rejected(inputs: &Inputs<'_>, failure: &Failure) -> PodStatus {
 /// Takes over into a status what others have written into `theirs`: their conditions, their fields, and a
 /// terminal phase.
 pub fn take_foreign(own: &mut PodStatus, theirs: &PodStatus) {
-    let mut conditions = own.conditions.take().unwrap_or_default();
-    conditions.retain(conditions::is_ours);
-    let foreign: Vec<_> = theirs
-        .conditions
-        .iter()
-        .flatten()
-        .filter(|theirs| !conditions::is_owned(&theirs.type_))
-        .filter(|theirs| !conditions.iter().any(|own| own.type_ == theirs.type_))
-        .cloned()
-        .collect();
-    conditions.extend(foreign);
-    own.conditions = some(conditions);
-    own.nominated_node_name
-        .clone_from(&theirs.nominated_node_name);
+    let mut ours = own.conditions.take().unwrap_or_default();
+    ours.retain(conditions::is_ours);
+    let mut all = conditions::of_others(theirs);
+    all.retain(|theirs| !ours.iter().any(|own| own.type_ == theirs.type_));
+    all.extend(ours);
+    own.conditions = some(all);
     own.resource_claim_statuses
         .clone_from(&theirs.resource_claim_statuses);
     own.extended_resource_claim_status
@@ -256,6 +252,30 @@ pub fn take_foreign(own: &mut PodStatus, theirs: &PodStatus) {
         own.reason.clone_from(&theirs.reason);
         own.message.clone_from(&theirs.message);
     }
+}
+
+/// Whether a status that the API server has says what the node says, whatever others say beside.
+pub fn is_told(theirs: &PodStatus, own: &PodStatus) -> bool {
+    let conditions = |status: &PodStatus| -> BTreeSet<_> {
+        let all = status.conditions.iter().flatten();
+        let ours = all
+            .filter(|condition| conditions::is_ours(condition))
+            .cloned();
+        ours.map(|found| (found.type_, found.status, found.reason, found.message))
+            .collect()
+    };
+    // As JSON, since the server keeps whole seconds.
+    let rest = |status: &PodStatus| {
+        let rest = PodStatus {
+            conditions: None,
+            extended_resource_claim_status: None,
+            node_allocatable_resource_claim_statuses: None,
+            resource_claim_statuses: None,
+            ..status.clone()
+        };
+        serde_json::to_value(&rest).ok()
+    };
+    conditions(theirs) == conditions(own) && rest(theirs) == rest(own)
 }
 
 /// The pod's addresses, at most one of each family. A pod without a sandbox keeps the last ones.

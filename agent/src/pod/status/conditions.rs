@@ -1,13 +1,15 @@
 //! The conditions that the node owns; others' are carried over.
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodCondition};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::Inputs;
 use super::container::{Statuses, is_initialized};
+use super::{Ending, Inputs};
 use crate::pod::observation::ALL_RESTARTING;
 use crate::pod::resize;
 use crate::pod::spec::{self, ContainerKind};
+
+const INITIALIZED: &str = "Initialized";
 
 /// The types that this module writes.
 const OWNED: [&str; 8] = [
@@ -15,7 +17,7 @@ const OWNED: [&str; 8] = [
     resize::PENDING,
     resize::IN_PROGRESS,
     "PodReadyToStartContainers",
-    "Initialized",
+    INITIALIZED,
     "Ready",
     "ContainersReady",
     "PodScheduled",
@@ -30,6 +32,14 @@ pub(super) fn is_owned(type_: &str) -> bool {
 /// that it has caused.
 pub(super) fn is_ours(condition: &PodCondition) -> bool {
     is_owned(&condition.type_) || condition.reason.as_deref() == Some("TerminationByKubelet")
+}
+
+/// The conditions of a status whose types are others'.
+pub(super) fn of_others(status: &PodStatus) -> Vec<PodCondition> {
+    let all = status.conditions.iter().flatten();
+    all.filter(|condition| !is_owned(&condition.type_))
+        .cloned()
+        .collect()
 }
 
 /// A condition's answer with its reason and message; both may be empty.
@@ -57,48 +67,46 @@ impl Answer {
     }
 }
 
-/// Every condition of the pod: the node's own, then those of others as they were.
+/// Every condition of the pod: those of others as they were, then the node's own.
 pub(super) fn conditions(
     inputs: &Inputs<'_>,
     statuses: &Statuses,
     phase: &str,
 ) -> Vec<PodCondition> {
-    let containers = containers_ready(inputs, statuses, phase);
-    let ready = ready(inputs, &containers);
-    let answers = [
-        ("PodReadyToStartContainers", ready_to_start(inputs)),
-        ("Initialized", initialized(inputs, statuses, phase)),
-        ("Ready", ready),
-        ("ContainersReady", containers),
-        ("PodScheduled", Answer::yes("")),
-    ];
-    let all_restarting = all_restarting(inputs, phase);
-    let own = answers
-        .into_iter()
-        .chain(all_restarting.map(|answer| (ALL_RESTARTING, answer)))
-        .map(|(type_, answer)| condition(inputs, type_, answer));
-    let last = inputs.last.and_then(|last| last.conditions.as_ref());
     let disruption = inputs.facts.disruption.as_ref();
     let disruption = disruption
         .filter(|_| spec::is_terminal_phase(phase))
         .map(|condition| dated(inputs, condition));
-    let others = last.into_iter().flatten().filter(|other| {
+    let mut all = inputs.last.map(of_others).unwrap_or_default();
+    all.retain(|other| {
         let replaced = disruption.as_ref();
-        !is_owned(&other.type_) && replaced.is_none_or(|own| own.type_ != other.type_)
+        replaced.is_none_or(|own| own.type_ != other.type_)
     });
-    let others: Vec<_> = others.cloned().collect();
-    let own = own.chain(resize_conditions(inputs));
-    own.chain(disruption).chain(others).collect()
+    all.extend(resize_conditions(inputs));
+    all.extend(disruption);
+    let containers = containers_ready(inputs, statuses, phase);
+    let add = |all: &mut Vec<_>, type_, answer| all.push(condition(inputs, type_, answer));
+    add(
+        &mut all,
+        "PodReadyToStartContainers",
+        ready_to_start(inputs),
+    );
+    add(&mut all, INITIALIZED, initialized(inputs, statuses, phase));
+    let ready = ready(inputs, &containers, &all);
+    add(&mut all, "Ready", ready);
+    add(&mut all, "ContainersReady", containers);
+    add(&mut all, "PodScheduled", Answer::yes(""));
+    if let Some(answer) = all_restarting(inputs, phase) {
+        add(&mut all, ALL_RESTARTING, answer);
+    }
+    all
 }
 
 /// A condition with the time since when it is as it is.
 fn dated(inputs: &Inputs<'_>, condition: &PodCondition) -> PodCondition {
     let last = inputs.last.and_then(|last| last.conditions.as_ref());
-    let same = last.into_iter().flatten().find(|last| {
-        last.type_ == condition.type_
-            && last.status == condition.status
-            && last.reason == condition.reason
-    });
+    let mut last = last.into_iter().flatten();
+    let same = last.find(|last| last.type_ == condition.type_ && last.status == condition.status);
     let since = same.and_then(|same| same.last_transition_time.clone());
     PodCondition {
         last_transition_time: since.or(Some(Time(inputs.now))),
@@ -107,35 +115,68 @@ fn dated(inputs: &Inputs<'_>, condition: &PodCondition) -> PodCondition {
     }
 }
 
-/// What is to be said of a resize; nothing when nothing is asked for.
+/// What is to be said of a resize; nothing when nothing is asked for, or of a pod that has ended.
 fn resize_conditions(inputs: &Inputs<'_>) -> Vec<PodCondition> {
     let facts = inputs.facts;
-    let holds = |type_: &str, reason: &'static str, message: String, generation| {
-        let answer = Answer {
-            holds: true,
-            reason,
-            message,
-        };
-        PodCondition {
-            observed_generation: Some(generation),
-            ..condition(inputs, type_, answer)
-        }
-    };
+    if facts.ending == Ending::Ended {
+        return Vec::new();
+    }
     let pending = facts.resize_pending.as_ref().map(|(pending, generation)| {
         let message = pending.message.clone();
-        holds(resize::PENDING, pending.reason, message, *generation)
+        resize_condition(
+            inputs,
+            resize::PENDING,
+            pending.reason,
+            message,
+            *generation,
+        )
     });
     let under_way = facts.resizing.map(|generation| {
         let error = facts.resize_error.clone();
         let reason = if error.is_some() { "Error" } else { "" };
-        holds(
-            resize::IN_PROGRESS,
-            reason,
-            error.unwrap_or_default(),
-            generation,
-        )
+        let message = error.unwrap_or_default();
+        resize_condition(inputs, resize::IN_PROGRESS, reason, message, generation)
     });
     pending.into_iter().chain(under_way).collect()
+}
+
+/// A condition that is there only while it holds. Its time changes with its reason, and it also tells when it was last
+/// looked into.
+fn resize_condition(
+    inputs: &Inputs<'_>,
+    type_: &str,
+    reason: &str,
+    message: String,
+    generation: i64,
+) -> PodCondition {
+    let now = Some(Time(inputs.now));
+    let new = PodCondition {
+        type_: type_.to_owned(),
+        status: "True".to_owned(),
+        reason: some(reason.to_owned()),
+        message: some(message),
+        last_transition_time: now.clone(),
+        observed_generation: Some(generation),
+        last_probe_time: now,
+    };
+    let last = inputs.last.and_then(|last| last.conditions.as_ref());
+    let mut last = last.into_iter().flatten();
+    let Some(last) = last.find(|last| last.type_ == type_ && last.reason == new.reason) else {
+        return new;
+    };
+    let same = last.message == new.message && last.observed_generation == new.observed_generation;
+    PodCondition {
+        last_transition_time: last
+            .last_transition_time
+            .clone()
+            .or(new.last_transition_time),
+        last_probe_time: last
+            .last_probe_time
+            .clone()
+            .filter(|_| same)
+            .or(new.last_probe_time),
+        ..new
+    }
 }
 
 /// One condition; its time changes only with its answer.
@@ -202,12 +243,15 @@ fn had_sandbox(inputs: &Inputs<'_>) -> bool {
         })
 }
 
-/// Init containers are done. Once an app container has started it stays so.
+/// Init containers are done. Once they are it stays so, though they run again in a new sandbox.
 fn initialized(inputs: &Inputs<'_>, statuses: &Statuses, phase: &str) -> Answer {
     if phase == "Succeeded" {
         return Answer::yes("PodCompleted");
     }
-    if is_initialized(inputs) {
+    let last = inputs.last.and_then(|last| last.conditions.as_ref());
+    let mut last = last.into_iter().flatten();
+    let was = last.any(|last| last.type_ == INITIALIZED && last.status == "True");
+    if was || is_initialized(inputs) {
         return Answer::yes("");
     }
     let pairs = spec::init_containers(inputs.pod).iter().zip(&statuses.init);
@@ -252,23 +296,18 @@ fn containers_ready(inputs: &Inputs<'_>, statuses: &Statuses, phase: &str) -> An
     Answer::no("ContainersNotReady", message)
 }
 
-/// The containers are ready, and so is every readiness gate.
-fn ready(inputs: &Inputs<'_>, containers: &Answer) -> Answer {
+/// The containers are ready, and so is every readiness gate, by those conditions that are known.
+fn ready(inputs: &Inputs<'_>, containers: &Answer, known: &[PodCondition]) -> Answer {
     if !containers.holds {
         return Answer::no(containers.reason, containers.message.clone());
     }
     let gates = spec::spec(inputs.pod).and_then(|spec| spec.readiness_gates.as_ref());
-    let last = inputs.last.and_then(|last| last.conditions.as_ref());
     let closed: Vec<String> = gates
         .into_iter()
         .flatten()
         .filter_map(|gate| {
             let type_ = &gate.condition_type;
-            match last
-                .into_iter()
-                .flatten()
-                .find(|condition| condition.type_ == *type_)
-            {
+            match known.iter().find(|condition| condition.type_ == *type_) {
                 None => Some(format!(
                     "corresponding condition of pod readiness gate \"{type_}\" does not exist."
                 )),

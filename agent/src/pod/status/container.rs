@@ -122,7 +122,7 @@ fn of_record(
     let later = inputs.seen.told_later(&container.name).zip(old);
     if let Some((next, old)) = later.filter(|_| !shows_newest) {
         // It waits for the run after one that only the last status knows.
-        let end = lost::end_of_state(inputs, old).map(terminated_state);
+        let end = lost::end_of_state(old).map(terminated_state);
         return ContainerStatus {
             image: old.image.clone(),
             image_id: old.image_id.clone(),
@@ -141,9 +141,7 @@ fn of_record(
         let old = old?;
         // The run before has no record any more; the last status knows how it ended, or that it ran.
         let of_another = old.container_id != Some(container_id(newest));
-        let end = of_another
-            .then(|| lost::end_of_state(inputs, old))
-            .flatten();
+        let end = of_another.then(|| lost::end_of_state(old)).flatten();
         let end = end.map(terminated_state);
         end.or_else(|| old.last_state.clone())
     });

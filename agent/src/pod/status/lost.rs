@@ -69,6 +69,12 @@ pub(super) fn status(
         };
     }
     let last_state = old.last_state.clone();
+    let message = match was_running && !resets {
+        true => Some("The container could not be located when the pod was terminated".to_owned()),
+        false => ended.message.clone(),
+    };
+    // A kubelet counts a restart here, though there is none.
+    let ended = ContainerStateTerminated { message, ..ended };
     ContainerStatus {
         state: Some(terminated_state(ended)),
         last_state,
@@ -88,32 +94,26 @@ fn lost_end(inputs: &Inputs<'_>, old: &ContainerStatus) -> Option<ContainerState
             ..ContainerStateTerminated::default()
         });
     }
-    end_of_state(inputs, old).or_else(|| {
+    end_of_state(old).or_else(|| {
         let last = old.last_state.as_ref();
         last.and_then(|last| last.terminated.clone())
     })
 }
 
 /// How the run that the last status shows has ended; none when it shows none.
-pub(super) fn end_of_state(
-    inputs: &Inputs<'_>,
-    old: &ContainerStatus,
-) -> Option<ContainerStateTerminated> {
+pub(super) fn end_of_state(old: &ContainerStatus) -> Option<ContainerStateTerminated> {
     let state = old.state.as_ref();
     if let Some(ended) = state.and_then(|state| state.terminated.clone()) {
         return Some(ended);
     }
     let running = state.and_then(|state| state.running.as_ref());
     running.map(|running| {
-        let deleted = inputs.pod.metadata.deletion_timestamp.is_some();
-        let when = if deleted { "deleted" } else { "terminated" };
-        let message = format!(
-            "The container could not be located when the pod was {when}.  The container used to be Running"
-        );
+        // The kubelet's words, whether the pod was deleted or not.
+        let message = "The container could not be located when the pod was deleted.  The container used to be Running";
         ContainerStateTerminated {
             exit_code: LOST_EXIT_CODE,
             reason: Some(LOST_REASON.to_owned()),
-            message: Some(message),
+            message: Some(message.to_owned()),
             container_id: old.container_id.clone(),
             // By it, later looks know that init containers are done.
             started_at: running.started_at.clone(),

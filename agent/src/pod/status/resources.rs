@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 
 use hanok_runtime::api::{self, ContainerState};
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodStatus, ResourceRequirements};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerStatus, Pod, PodStatus, ResourceRequirements,
+};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::{Inputs, status_of};
-use crate::pod::{resize, spec};
+use crate::pod::{resize, resources as quality, spec};
+use crate::quantity::Amount;
 
 /// Fills in a container's status. A container that runs with other limits than those promised shows the last ones
 /// that it was known to run with.
@@ -36,15 +39,69 @@ pub(super) fn report(
     });
 }
 
-/// Fills in the pod's own resources, if it has any.
+/// Fills in what the pod as a whole is promised and what of it is in force: its own resources, or else those of its
+/// containers taken together. Of a pod that runs its cgroup knows CPU and memory only.
 pub(super) fn report_pod(status: &mut PodStatus, inputs: &Inputs<'_>) {
-    let own = spec::spec(inputs.pod).and_then(|spec| spec.resources.clone());
-    let own = own.filter(|own| own.limits.is_some() || own.requests.is_some());
-    status.allocated_resources = own.as_ref().and_then(|own| own.requests.clone());
-    status.resources = own.map(|own| ResourceRequirements {
+    let pod = inputs.pod;
+    status.allocated_resources = some(all(pod, quality::pod_request));
+    let in_force = with_in_force(pod, status);
+    let running = status.phase.as_deref() == Some("Running");
+    let (requests, limits) = match running {
+        false => (all(pod, quality::pod_request), all(pod, quality::any_limit)),
+        true => {
+            let of_cgroup = |name: &String| {
+                let own = spec::spec(pod).and_then(|spec| spec.resources.as_ref());
+                let own = own.into_iter().flat_map(|own| [&own.requests, &own.limits]);
+                let mut own = own.flatten().flat_map(BTreeMap::keys);
+                matches!(name.as_str(), "cpu" | "memory") || own.any(|own| own == name)
+            };
+            let mut requests = all(&in_force, quality::pod_request);
+            let mut limits = all(&in_force, quality::pod_limit);
+            requests.retain(|name, _| of_cgroup(name));
+            limits.retain(|name, _| of_cgroup(name));
+            (requests, limits)
+        }
+    };
+    status.resources = Some(ResourceRequirements {
         claims: None,
-        ..own
+        limits: some(limits),
+        requests: some(requests),
     });
+}
+
+/// The total of every resource that the pod names, written as its parts are.
+fn all(pod: &Pod, total: impl Fn(&Pod, &str) -> Option<Amount>) -> BTreeMap<String, Quantity> {
+    let Some(spec) = spec::spec(pod) else {
+        return BTreeMap::new();
+    };
+    let parts = spec::containers(pod).filter_map(|container| container.resources.as_ref());
+    let parts = parts.chain(&spec.resources);
+    let parts = parts.flat_map(|own| [&own.requests, &own.limits]);
+    let mut totals = BTreeMap::new();
+    for (name, part) in parts.chain([&spec.overhead]).flatten().flatten() {
+        let written = |total: Amount| Quantity(total.like(part));
+        if !totals.contains_key(name)
+            && let Some(total) = total(pod, name).map(written)
+        {
+            totals.insert(name.clone(), total);
+        }
+    }
+    totals
+}
+
+/// The pod whose containers have what is in force.
+fn with_in_force(pod: &Pod, status: &PodStatus) -> Pod {
+    let mut pod = pod.clone();
+    if let Some(spec) = pod.spec.as_mut() {
+        let init = spec.init_containers.iter_mut().flatten();
+        for container in init.chain(&mut spec.containers) {
+            let known = status_of(Some(status), &container.name);
+            if let Some(known) = known.and_then(|known| known.resources.clone()) {
+                container.resources = Some(known);
+            }
+        }
+    }
+    pod
 }
 
 fn some(quantities: BTreeMap<String, Quantity>) -> Option<BTreeMap<String, Quantity>> {

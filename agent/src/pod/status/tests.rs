@@ -1,5 +1,7 @@
 //! One law per test: which status follows from which observation.
 
+mod told;
+
 use std::time::Duration;
 
 use super::*;
@@ -65,6 +67,7 @@ fn first_status_of_a_new_pod_names_every_container() {
     let want = json!({
         "phase": "Pending",
         "qosClass": "BestEffort",
+        "resources": {},
         "observedGeneration": 3,
         "hostIP": "192.0.2.1",
         "hostIPs": [{"ip": "192.0.2.1"}],
@@ -144,7 +147,7 @@ fn a_container_shows_who_it_is_and_what_it_may_have() {
     );
     assert_eq!(
         serde_json::to_value(&before.allocated_resources).expect("JSON"),
-        json!({"cpu": "1"})
+        json!({"cpu": "1", "memory": "64Mi"})
     );
     // What is promised shows at once, what is in force when it is.
     let more = json!({"cpu": "200m", "memory": "64Mi"});

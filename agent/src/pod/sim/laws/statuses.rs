@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use crate::pod::observation::statuses;
 use crate::pod::sim::world::World;
 use crate::pod::spec::{self, ContainerKind};
+use crate::pod::status::is_told;
 
 /// The status in one line.
 pub(in crate::pod::sim) fn short(status: &PodStatus) -> String {
@@ -64,7 +65,10 @@ impl World {
             broken.push("a status after the pod is gone".to_owned());
         }
         if let Some(last) = &book.last {
-            if book.published && last == status {
+            // What somebody has written over is told again.
+            let theirs = pod.status.as_ref();
+            let is_over = theirs.is_some_and(|theirs| !is_told(theirs, status));
+            if book.published && last == status && !is_over {
                 broken.push("the same status twice".to_owned());
             }
             broken.extend(steps_back(last, status));
@@ -111,7 +115,9 @@ impl World {
                 .collect()
         };
         let init = names(&status.init_container_statuses) == of(spec::init_containers(pod));
-        let apps = names(&status.container_statuses) == of(spec::app_containers(pod));
+        let mut sorted = of(spec::app_containers(pod));
+        sorted.sort();
+        let apps = names(&status.container_statuses) == sorted;
         // Of a pod that was refused there is nothing to say.
         let refused =
             status.phase.as_deref() == Some("Failed") && statuses(status).next().is_none();
@@ -182,7 +188,8 @@ impl World {
 fn steps_back(last: &PodStatus, status: &PodStatus) -> Vec<String> {
     let mut broken = Vec::new();
     let (old, new) = (last.phase.as_deref(), status.phase.as_deref());
-    if rank(new) < rank(old) || (rank(old) == 2 && old != new) {
+    let runs_again = rank(old) == 1 && status.init_container_statuses.is_some();
+    if (rank(new) < rank(old) && !runs_again) || (rank(old) == 2 && old != new) {
         broken.push(format!(
             "phase {} after {}",
             new.unwrap_or_default(),
@@ -220,7 +227,10 @@ fn steps_back(last: &PodStatus, status: &PodStatus) -> Vec<String> {
             continue;
         };
         let moved = old.last_transition_time != condition.last_transition_time;
-        if moved && old.status == condition.status && !condition.type_.contains('/') {
+        // Those of a resize answer by their reason.
+        let resizes = condition.type_.starts_with("PodResize");
+        let same = old.status == condition.status && (!resizes || old.reason == condition.reason);
+        if moved && same && !condition.type_.contains('/') {
             broken.push(format!(
                 "condition {} has a new time and the old answer",
                 condition.type_
