@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::back_off::BackOff;
 use crate::client::{ApiServer, Failure, failure, message};
+use crate::pod::status::is_told;
 use crate::sinks::StatusSink;
 
 /// Requests at once. More would only queue in the server, whose CPU a node shares with others.
@@ -117,10 +118,14 @@ impl StatusWriter {
 impl StatusSink for StatusWriter {
     fn publish(&self, pod: &Arc<Pod>, status: PodStatus) {
         self.change(pod, |slot| {
-            let same = slot
-                .sent
-                .as_ref()
-                .is_some_and(|sent| patch::same(sent, &status));
+            let is = |known: &PodStatus| patch::same(known, &status);
+            let mut same = slot.sent.as_ref().is_some_and(is);
+            let theirs = pod.status.as_ref().filter(|_| same && !slot.busy);
+            if let Some(theirs) = theirs.filter(|theirs| !is_told(theirs, &status)) {
+                // Somebody has written over what was sent. An object that is only behind costs one patch in vain.
+                slot.sent = Some(theirs.clone());
+                same = false;
+            }
             slot.next = if same && !slot.busy {
                 None
             } else {

@@ -76,6 +76,9 @@ enum Stage {
     Gone,
 }
 
+/// How long somebody else's words may stand in the place of the node's own: the object may only be behind.
+const RECONCILE: Duration = Duration::from_secs(10);
+
 /// A pod's volumes.
 #[derive(Debug, Default)]
 struct VolumeState {
@@ -124,6 +127,8 @@ pub(super) struct Worker {
     /// Runs that were stopped so that the next one begins, each with the end of the run before it.
     restarted: BTreeMap<ContainerId, Option<SystemTime>>,
     last: Option<PodStatus>,
+    /// When the last status is told again, if the object still says another.
+    reconcile: Option<Instant>,
     next_resync: Instant,
     wake: Option<Instant>,
     told_ready: bool,
@@ -189,6 +194,7 @@ impl Worker {
             restarted: BTreeMap::new(),
             told_ready,
             last,
+            reconcile: None,
             pod,
             next_resync: Instant::now() + jittered(RESYNC),
             wake: None,

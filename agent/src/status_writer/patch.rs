@@ -16,24 +16,34 @@ const OWN_CONDITIONS: &[&str] = &[
     "DisruptionTarget",
 ];
 
+/// Fields that others own: never sent.
+const OF_OTHERS: &[&str] = &[
+    "extendedResourceClaimStatus",
+    "nodeAllocatableResourceClaimStatuses",
+    "resourceClaimStatuses",
+];
+
 /// A strategic-merge patch for `pods/status`, with the UID as its precondition. `before` is what the server is
 /// thought to have: what it has and `status` has not is removed.
 pub(super) fn status_patch(pod: &Pod, before: Option<&PodStatus>, status: &PodStatus) -> Value {
     let before = before.map(to_map).unwrap_or_default();
     let mut patch = to_map(status);
-    for key in before.keys() {
-        patch.entry(key.clone()).or_insert(Value::Null);
-    }
+    name_missing(&before, &mut patch);
+    patch.retain(|key, _| !OF_OTHERS.contains(&key.as_str()));
     // Merged by address: without this, an address that changed would be joined by its successor.
     for list in ["podIPs", "hostIPs"] {
         if let Some(Value::Array(entries)) = patch.get_mut(list) {
             entries.insert(0, json!({"$patch": "replace"}));
         }
     }
+    let order = order(patch.get("conditions"));
     let conditions = conditions(before.get("conditions"), patch.get("conditions"));
     match conditions.is_empty() {
         true => patch.remove("conditions"),
-        false => patch.insert("conditions".into(), Value::Array(conditions)),
+        false => {
+            patch.insert("$setElementOrder/conditions".into(), order);
+            patch.insert("conditions".into(), Value::Array(conditions))
+        }
     };
     json!({"metadata": {"uid": pod.metadata.uid}, "status": patch})
 }
@@ -43,6 +53,26 @@ fn to_map(status: &PodStatus) -> Map<String, Value> {
         Ok(Value::Object(map)) => map,
         _ => Map::new(),
     }
+}
+
+/// Names what is there before and not after, also in maps within.
+fn name_missing(before: &Map<String, Value>, after: &mut Map<String, Value>) {
+    for (key, old) in before {
+        match (old, after.get_mut(key)) {
+            (_, None) => {
+                after.insert(key.clone(), Value::Null);
+            }
+            (Value::Object(old), Some(Value::Object(new))) => name_missing(old, new),
+            _ => {}
+        }
+    }
+}
+
+/// The order in which conditions are to stand, those of others too.
+fn order(conditions: Option<&Value>) -> Value {
+    let all = conditions.and_then(Value::as_array).into_iter().flatten();
+    let maps = all.filter_map(Value::as_object);
+    maps.map(|map| json!({"type": kind(map)})).collect()
 }
 
 /// The node's own conditions, complete, and the removal of those that are over. The server merges them by type and
@@ -142,6 +172,28 @@ mod tests {
                 {"$patch": "delete", "type": "PodResizePending"},
             ])
         );
+        assert_eq!(
+            patch["status"]["$setElementOrder/conditions"],
+            json!([{"type": "Ready"}, {"type": "example.com/gate"}])
+        );
+    }
+
+    #[test]
+    fn what_others_own_is_not_sent_though_it_has_changed() {
+        let before = status(json!({"message": "m", "resourceClaimStatuses": [{"name": "old"}]}));
+        let after = status(json!({"phase": "Running", "resourceClaimStatuses": [{"name": "new"}]}));
+        let patch = status_patch(&pod(), Some(&before), &after);
+        let want = json!({"phase": "Running", "message": null});
+        assert_eq!(patch["status"], want);
+    }
+
+    #[test]
+    fn a_quantity_that_is_over_is_removed_from_its_map() {
+        let with = |requests: Value| status(json!({"resources": {"requests": requests}}));
+        let before = with(json!({"cpu": "1", "memory": "1Mi"}));
+        let patch = status_patch(&pod(), Some(&before), &with(json!({"cpu": "2"})));
+        let want = json!({"requests": {"cpu": "2", "memory": null}});
+        assert_eq!(patch["status"]["resources"], want);
     }
 
     #[test]

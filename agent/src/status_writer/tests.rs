@@ -259,3 +259,25 @@ async fn a_pod_that_is_spoken_of_long_after_it_was_gone_is_there_after_all() {
     let seen = fake.until(|seen| seen.len() == 3).await;
     assert_eq!(seen[2].method, Method::DELETE);
 }
+
+#[tokio::test]
+async fn a_status_that_somebody_has_written_over_is_sent_again() {
+    let (fake, writer) = refusing(0, || Answer::Status(500, "never")).await;
+    writer.publish(&pod(false), phase("Running"));
+    fake.until(last_phase_is("Running")).await;
+    let seen = |status: &str| {
+        let mut pod = Pod::clone(&pod(false));
+        pod.status = Some(PodStatus {
+            message: Some("theirs".into()),
+            ..phase(status)
+        });
+        Arc::new(pod)
+    };
+    soon(|| writer.shared.slots().values().all(|slot| !slot.busy)).await;
+    writer.publish(&seen("Pending"), phase("Running"));
+    let sent = fake.until(|sent| sent.len() == 2).await;
+    assert_eq!(
+        sent[1].body["status"],
+        json!({"phase": "Running", "message": null})
+    );
+}

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
+use tokio::time::Instant;
 
 use super::operations::Key;
-use super::{Stage, Worker};
+use super::{RECONCILE, Stage, Worker};
 use crate::pod::resize::{Allocation, Pending};
 use crate::pod::status::{self, Failure};
 
@@ -90,7 +91,11 @@ impl Worker {
                 .retain(|key, _| !matches!(key, Key::Start(_) | Key::Sandbox));
         }
         match (&mut self.last, &pod.status) {
-            (Some(last), Some(theirs)) => status::take_foreign(last, theirs),
+            (Some(last), Some(theirs)) => {
+                status::take_foreign(last, theirs);
+                let at = self.reconcile.unwrap_or_else(|| Instant::now() + RECONCILE);
+                self.reconcile = (!status::is_told(theirs, last)).then_some(at);
+            }
             (last @ None, Some(theirs)) if theirs.phase.is_some() => *last = Some(theirs.clone()),
             _ => {}
         }

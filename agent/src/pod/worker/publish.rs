@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodStatus;
+use tokio::time::Instant;
 use tracing::info;
 
 use super::{Existence, Stage, Worker};
@@ -36,6 +37,7 @@ impl Worker {
         });
         if self.last.as_ref() == Some(&status) {
             self.slot.confirm_status(&status);
+            self.reconcile(status);
             return;
         }
         if let Some(ended) = self.restart_began(seen)
@@ -54,6 +56,17 @@ impl Worker {
                 info!(timeline = timeline::one_line(&steps), "pod is ready");
             }
         }
+    }
+
+    /// Tells a status again that somebody has written over.
+    fn reconcile(&mut self, status: PodStatus) {
+        let Some(at) = self.reconcile else { return };
+        if Instant::now() < at {
+            self.wake_at(at);
+            return;
+        }
+        self.reconcile = None;
+        self.deps.status.publish(&self.pod, status);
     }
 
     /// When the latest restart began whose middle need not be told yet: the end of a container that the node itself has

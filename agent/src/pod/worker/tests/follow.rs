@@ -87,3 +87,29 @@ async fn a_pod_that_waits_for_its_namesake_is_followed_already() {
     let runs = of("second").expect("it runs");
     assert!(runs.own_status && runs.revision > waits.revision);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_status_that_somebody_has_written_over_is_told_again() {
+    let fake = Fake::new();
+    let node = Node::start(&fake);
+    let mut pod = sample::pod("Always", &[], &["a"]);
+    node.apply(&pod).await;
+    node.until("ready", is_ready).await;
+    let own = followed(&node).await.status;
+    let told = || fake.state().statuses.len();
+    let before = told();
+    let mut theirs = own.clone();
+    theirs.phase = Some("Pending".to_owned());
+    pod.status = Some(theirs);
+    node.apply(&pod).await;
+    // The object may only be behind.
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(told(), before);
+    sleep(Duration::from_secs(6)).await;
+    assert_eq!(told(), before + 1);
+    assert_eq!(fake.state().statuses.last(), Some(&own));
+    pod.status = Some(own);
+    node.apply(&pod).await;
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(told(), before + 1);
+}
