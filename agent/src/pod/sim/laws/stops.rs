@@ -80,9 +80,21 @@ impl World {
             .cloned()
     }
 
-    /// When the last app container ended, if none lives.
+    /// When the last app container ended, if none lives, or the init container that has kept them from ever starting.
     fn ended_by_itself(&self, book: &Book) -> Option<u64> {
         let uid = spec::uid(&book.pod);
+        let failed = spec::init_containers(&book.pod).iter().find_map(|init| {
+            let run = book.runs.get(&init.name)?;
+            let was_done = || {
+                let mut places = book.inside.values();
+                places.any(|inside| inside.completed.contains(&init.name))
+            };
+            run.ended
+                .filter(|_| spec::init_kind(init) == ContainerKind::Init && !was_done())
+        });
+        if failed.is_some() {
+            return failed;
+        }
         let apps = spec::app_containers(&book.pod).iter();
         let ends = apps.map(|app| {
             let run = book.runs.get(&app.name)?;
