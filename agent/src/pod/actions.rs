@@ -200,13 +200,13 @@ fn has_run(inputs: &Inputs<'_>, name: &str) -> bool {
     inputs.seen.records_of(name).any(started) || inputs.seen.lost(name).is_some()
 }
 
-/// How the container ended, or will have ended when its sandbox is gone.
+/// How the container ended, or will have ended when its sandbox is gone. What was stopped to begin anew has not ended by
+/// itself.
 fn ended(inputs: &Inputs<'_>, name: &str) -> Option<Exit> {
-    let running = inputs
-        .seen
-        .newest(name)
-        .is_some_and(|record| record.state == ContainerState::Running);
-    if running {
+    let interrupted = inputs.seen.newest(name).is_some_and(|record| {
+        record.state == ContainerState::Running || inputs.restarted.contains_key(&record.id)
+    });
+    if interrupted {
         return Some(Exit {
             code: observation::LOST_EXIT_CODE,
             reason: "Error".to_owned(),

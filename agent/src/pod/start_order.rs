@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use hanok_runtime::api::ContainerState;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::observation::Observation;
@@ -30,7 +31,10 @@ pub fn waits(
         let lifecycle = container.lifecycle.as_ref();
         lifecycle.is_some_and(|lifecycle| lifecycle.post_start.is_some())
     };
-    let has_run = |name: &str| seen.current(name).is_some();
+    let has_run = |name: &str| {
+        let record = seen.current(name);
+        record.is_some_and(|record| record.state != ContainerState::Created)
+    };
     let has_had_its_turn = has_run(name) || failed.contains_key(name);
     let mut before = apps[..position].iter().filter(is_hooked);
     before.any(|before| {
@@ -82,5 +86,9 @@ mod tests {
             all.retain(|name| waits(&pod, &seen, &failed, &set(starting), &set(begun), name));
             assert_eq!(all.join(" "), want, "{ran}; {starting}; {begun}");
         }
+        let made = sample::record(&pod, "b", 0, ContainerState::Created);
+        let seen = Observation::new(sample::view(vec![made]), None);
+        let waits = waits(&pod, &seen, &BTreeMap::new(), &set(""), &set("b"), "c");
+        assert!(waits, "what was made and never started has its turn yet");
     }
 }

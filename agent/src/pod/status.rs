@@ -19,7 +19,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hanok_runtime::api::ContainerId;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus};
+use k8s_openapi::api::core::v1::{
+    ContainerState, ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::actions::CrashLoop;
@@ -71,6 +73,8 @@ pub struct Facts {
     pub crash_loops: Vec<CrashLoop>,
     /// Containers being started.
     pub starting: BTreeSet<String>,
+    /// Regular containers, or a sandbox for them, are to be started that have not been begun yet.
+    pub to_start: bool,
     /// Why the node has failed the pod.
     pub failure: Option<Failure>,
     /// The node has not taken the pod: nothing of it has run.
@@ -266,13 +270,23 @@ pub fn is_told(theirs: &PodStatus, own: &PodStatus) -> bool {
     };
     // As JSON, since the server keeps whole seconds.
     let rest = |status: &PodStatus| {
-        let rest = PodStatus {
+        let mut rest = PodStatus {
             conditions: None,
             extended_resource_claim_status: None,
             node_allocatable_resource_claim_statuses: None,
             resource_claim_statuses: None,
             ..status.clone()
         };
+        let lists = [
+            &mut rest.container_statuses,
+            &mut rest.init_container_statuses,
+            &mut rest.ephemeral_container_statuses,
+        ];
+        // The server always has one, be it empty.
+        for status in lists.into_iter().flatten().flatten() {
+            let last = &mut status.last_state;
+            last.take_if(|last| *last == ContainerState::default());
+        }
         serde_json::to_value(&rest).ok()
     };
     conditions(theirs) == conditions(own) && rest(theirs) == rest(own)

@@ -14,6 +14,7 @@ pub(super) const ON_FIRST: &[(&str, u64)] = &[
     ("sidecars wait for starts that come through", 87),
     ("a run that was not to be is a run all the same", 163),
     ("what nothing tells of begins with init containers", 140),
+    ("who could not be started waits for hooks before it", 6),
 ];
 
 /// Of the second.
@@ -30,4 +31,5 @@ pub(super) const ON_SECOND: &[(&str, u64)] = &[
     ("a failed look forgets nobody who ran before", 378),
     ("a failed look forgets nobody who ran before", 623),
     ("a pod that ends by itself has its own grace", 372),
+    ("what was made and never started has its turn yet", 164),
 ];

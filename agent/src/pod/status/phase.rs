@@ -6,7 +6,7 @@ use super::container::Statuses;
 use super::{Ending, Inputs};
 use crate::pod::spec::{self, ContainerKind, Exit};
 
-/// Works out the phase. A terminal one is final, and is not said while anything still runs.
+/// Works out the phase. A terminal one is final, and is not said while anything still runs or is to be started.
 pub(super) fn phase(inputs: &Inputs<'_>, statuses: &Statuses) -> &'static str {
     let last = inputs.last.and_then(|last| last.phase.as_deref());
     match last {
@@ -18,7 +18,8 @@ pub(super) fn phase(inputs: &Inputs<'_>, statuses: &Statuses) -> &'static str {
         Some(_) => "Failed",
         None => by_containers(&Containers::of(inputs, statuses)),
     };
-    let busy = inputs.seen.any_running() || !inputs.facts.starting.is_empty();
+    let facts = inputs.facts;
+    let busy = inputs.seen.any_running() || !facts.starting.is_empty() || facts.to_start;
     let ended = inputs.facts.ending == Ending::Ended;
     match phase {
         "Succeeded" | "Failed" if busy && last == Some("Running") => "Running",

@@ -1,5 +1,6 @@
 //! One law per test: which status follows from which observation.
 
+mod retold;
 mod told;
 
 use std::time::Duration;

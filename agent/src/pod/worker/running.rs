@@ -110,10 +110,20 @@ impl Worker {
         ))
     }
 
+    /// Whether regular containers begin by this plan: what has ended then says nothing of the pod's end.
+    fn begins_apps(&self, plan: &PodActions) -> bool {
+        let apps = spec::app_containers(&self.pod);
+        let mut starts = plan.start.iter();
+        plan.create_sandbox.is_some()
+            || !plan.reset.is_empty()
+            || starts.any(|start| apps.iter().any(|app| app.name == start.name))
+    }
+
     /// Carries out a plan.
     fn apply(&mut self, seen: &Observation, plan: PodActions) {
         self.announce_crash_loops(seen, &plan);
         self.facts.crash_loops.clone_from(&plan.crash_loops);
+        self.facts.to_start = self.begins_apps(&plan);
         if let Some(time) = plan.wait_until {
             self.wake_when(time);
         }

@@ -71,6 +71,7 @@ impl Worker {
         // What failed for a restart is tried at once for the end.
         self.retries.retain(|key, _| !matches!(key, Key::Stop(_)));
         self.facts.crash_loops.clear();
+        self.facts.to_start = false;
         self.set_ending(Ending::Stopping);
         self.stage = Stage::Stopping(stopping);
     }

@@ -168,10 +168,20 @@ fn inits() -> Vec<Case> {
         case(
             &pod("ill-and-ends-well")
                 .restart("OnFailure")
-                .with(ill("c", "trap 'exit 0' TERM; sleep 600 & wait", "livenessProbe")),
+                .volume("once", json!({"emptyDir": {}}))
+                .with(ill_once("c", "trap 'exit 0' TERM; sleep 600 & wait")),
             &["event Normal Killing", "container c started again"],
         ),
     ]
+}
+
+/// A container whose liveness probe fails once in the pod's life.
+fn ill_once(name: &str, line: &str) -> Container {
+    let asked = "test -e /once/asked || ! touch /once/asked";
+    let probe = json!({"exec": {"command": ["sh", "-c", asked]}, "periodSeconds": 1,
+        "initialDelaySeconds": 3, "failureThreshold": 1});
+    let container = shell(name, line).set("livenessProbe", probe);
+    container.mount("once", "/once")
 }
 
 /// A container with a probe that fails for good after some seconds.

@@ -368,36 +368,3 @@ fn addresses_are_the_first_of_each_family() {
         assert_eq!(status.pod_ip.as_deref(), want.split(' ').next());
     }
 }
-
-#[test]
-fn what_the_server_has_is_compared_but_for_what_is_others() {
-    let own = json!({"phase": "Running", "startTime": "2027-01-15T08:00:00.5Z",
-        "conditions": [{"type": "Ready", "status": "True"}]});
-    let with = |field: &str, value: Value| {
-        let mut theirs = own.clone();
-        theirs[field] = value;
-        theirs
-    };
-    let gate = json!([{"type": "example.com/gate", "status": "True"},
-        {"type": "Ready", "status": "True", "lastTransitionTime": EARLIER}]);
-    for (theirs, want) in [
-        (own.clone(), true),
-        (with("startTime", json!("2027-01-15T08:00:00Z")), true),
-        (with("conditions", gate), true),
-        (with("nominatedNodeName", json!("n")), false),
-        (with("resourceClaimStatuses", json!([{"name": "r"}])), true),
-        (with("phase", json!("Pending")), false),
-        (with("podIP", json!("10.0.0.1")), false),
-        (with("conditions", json!([])), false),
-        (
-            with("conditions", json!([{"type": "Ready", "status": "False"}])),
-            false,
-        ),
-    ] {
-        assert_eq!(
-            is_told(&parse(theirs.clone()), &parse(own.clone())),
-            want,
-            "{theirs}"
-        );
-    }
-}

@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::{calls, is_ready};
-use crate::pod::fake::{Fake, Node};
+use crate::pod::fake::{Fake, Node, State};
 use crate::pod::sample;
 
 const CHANGED: &str = "SandboxChanged Pod sandbox changed, it will be killed and re-created.";
@@ -74,4 +74,23 @@ async fn a_pod_that_ran_before_the_machine_began_anew_is_told_of_its_new_sandbox
         let state = node.fake.state();
         assert_eq!(state.events.iter().any(|event| event == CHANGED), ran);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_new_sandbox_has_ended_is_not_over_while_there_is_none_yet() {
+    let node = Node::start(&Fake::new());
+    node.fake.state().polite.insert("a".into());
+    let pod = sample::pod("OnFailure", &[], &["a"]);
+    node.apply(&pod).await;
+    node.until("ready", is_ready).await;
+    node.fake.state().broken_network = Some("no addresses".into());
+    node.fake.break_sandbox();
+    let tries = |state: &State| calls(state, &["run sandbox 1"]).len();
+    node.until("tried twice", |state| tries(state) >= 2).await;
+    node.fake.state().broken_network = None;
+    node.until("begun anew", |state| calls(state, &["start a"]).len() == 2)
+        .await;
+    let state = node.fake.state();
+    let mut phases = state.statuses.iter().map(|status| status.phase.as_deref());
+    assert!(!phases.any(|phase| phase == Some("Succeeded")));
 }
