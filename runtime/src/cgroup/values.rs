@@ -119,6 +119,8 @@ fn hugepages(resources: &Resources, suffix: &str, list: &mut List) {
         if size.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
             // A node may lack a page size that a cluster knows.
             list.add_optional(&format!("hugetlb.{size}.{suffix}"), limit);
+            // What is mapped counts there: beyond it mmap fails, where the other limit has SIGBUS at the first touch.
+            list.add_optional(&format!("hugetlb.{size}.rsvd.{suffix}"), limit);
         }
     }
 }
@@ -265,7 +267,10 @@ mod tests {
         assert_eq!(plan(&limits(), false, &["cpuset"]), ["cpuset.cpus=0-1"]);
         assert_eq!(
             plan(&limits(), false, &["hugetlb"]),
-            ["hugetlb.2MB.limit_in_bytes=4"]
+            [
+                "hugetlb.2MB.limit_in_bytes=4",
+                "hugetlb.2MB.rsvd.limit_in_bytes=4"
+            ]
         );
     }
 
@@ -281,6 +286,7 @@ mod tests {
                 "pids.max=100",
                 "cpuset.cpus=0-1",
                 "hugetlb.2MB.max=4",
+                "hugetlb.2MB.rsvd.max=4",
             ]
         );
     }

@@ -162,7 +162,7 @@ fn limits(places: &[cgroup::Place], resources: &LinuxResources) -> Vec<Setting> 
         .iter()
         .flat_map(|place| resources::writes(place, resources));
     writes
-        .map(|Write { file, value }| Setting { file, value })
+        .map(|Write { file, value, .. }| Setting { file, value })
         .collect()
 }
 
@@ -178,7 +178,7 @@ fn set(places: &[cgroup::Place], resources: &LinuxResources, devices: &[DeviceLi
 }
 
 fn limit(place: &cgroup::Place, resources: &LinuxResources, devices: &[DeviceLine]) -> Result<()> {
-    for Write { file, value } in resources::writes(place, resources) {
+    for Write { file, value, .. } in resources::writes(place, resources) {
         if !is_plain(&file) {
             return Err(OciError::Config(format!("{file:?} is no file of a cgroup")));
         }
@@ -231,7 +231,7 @@ pub(super) fn tell(
         return Ok(());
     }
     for place in places {
-        for Write { file, value } in resources::writes(place, resources) {
+        for Write { file, value, .. } in resources::writes(place, resources) {
             place.write(&file, &value)?;
         }
     }

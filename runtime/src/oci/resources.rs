@@ -1,4 +1,4 @@
-//! Resources of the specification → writes to the kernel's files. Pure.
+//! Resources of the specification → writes to the kernel's files. Only [`writes`] looks which of them there are.
 //!
 //! Follows config-linux.md, "Control groups", and for v2 the conversions that runc and crun make.
 
@@ -14,6 +14,8 @@ const PERIOD: u64 = 100_000;
 pub(super) struct Write {
     pub(super) file: String,
     pub(super) value: String,
+    /// The file may be absent, as one that only newer kernels have.
+    pub(super) optional: bool,
 }
 
 /// Writes in order.
@@ -25,6 +27,15 @@ impl List {
         self.0.push(Write {
             file: file.to_owned(),
             value: value.to_string(),
+            optional: false,
+        });
+    }
+
+    fn add_optional(&mut self, file: &str, value: impl ToString) {
+        self.0.push(Write {
+            file: file.to_owned(),
+            value: value.to_string(),
+            optional: true,
         });
     }
 
@@ -115,12 +126,14 @@ pub(super) fn other_controllers(resources: &LinuxResources) -> Vec<&'static str>
     others
 }
 
-/// What to write to a cgroup.
+/// What to write to a cgroup, without what may be absent and is.
 pub(super) fn writes(place: &Place, resources: &LinuxResources) -> Vec<Write> {
-    match place.unified {
+    let mut writes = match place.unified {
         true => v2(resources),
         false => v1(resources, &place.controllers),
-    }
+    };
+    writes.retain(|write| !write.optional || place.directory.join(&write.file).exists());
+    writes
 }
 
 /// What to write to a v1 cgroup with these controllers.
@@ -262,10 +275,11 @@ fn pids(resources: &LinuxResources, list: &mut List) {
 
 fn hugepages(resources: &LinuxResources, suffix: &str, list: &mut List) {
     for limit in resources.hugepage_limits().iter().flatten() {
-        list.add(
-            &format!("hugetlb.{}.{suffix}", limit.page_size()),
-            limit.limit(),
-        );
+        let (size, limit) = (limit.page_size(), limit.limit());
+        list.add(&format!("hugetlb.{size}.{suffix}"), limit);
+        // What is mapped counts there: beyond it mmap fails, where the other limit has SIGBUS at the first touch. Since
+        // Linux 5.7.
+        list.add_optional(&format!("hugetlb.{size}.rsvd.{suffix}"), limit);
     }
 }
 

@@ -25,7 +25,7 @@ impl Runtime {
         for place in &places {
             let writes = resources::writes(place, &resources)
                 .into_iter()
-                .map(|Write { file, value }| (file, value));
+                .map(|Write { file, value, .. }| (file, value));
             if let Err(error) = place.change(writes, &mut undo) {
                 undo.undo();
                 return Err(error.into());

@@ -44,7 +44,13 @@ fn limits_on_v1_are_files_of_their_controllers() {
             ],
         ),
         ("pids", &["pids.max=7"]),
-        ("hugetlb", &["hugetlb.2MB.limit_in_bytes=4"]),
+        (
+            "hugetlb",
+            &[
+                "hugetlb.2MB.limit_in_bytes=4",
+                "hugetlb.2MB.rsvd.limit_in_bytes=4",
+            ],
+        ),
         ("blkio", &["blkio.throttle.read_bps_device=8:0 9"]),
         ("net_cls", &["net_cls.classid=5"]),
         ("net_prio", &["net_prio.ifpriomap=lo 3"]),
@@ -78,6 +84,33 @@ fn limits_on_v2_are_converted() {
             "io.max=8:0 rbps=9",
             "pids.max=7",
             "hugetlb.2MB.max=4",
+            "hugetlb.2MB.rsvd.max=4",
         ]
     );
+}
+
+#[test]
+fn huge_pages_are_limited_also_where_the_kernel_does_not_count_reservations() {
+    let huge = resources(r#"{"hugepageLimits":[{"pageSize":"2MB","limit":0}]}"#);
+    let (limit, reserved) = ("hugetlb.2MB.max=0", "hugetlb.2MB.rsvd.max=0");
+    for (files, want) in [
+        (
+            &["hugetlb.2MB.max", "hugetlb.2MB.rsvd.max"][..],
+            &[limit, reserved][..],
+        ),
+        (&["hugetlb.2MB.max"], &[limit]),
+        // Without the limit itself it fails.
+        (&[], &[limit]),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        for file in files {
+            std::fs::write(dir.path().join(file), "").unwrap();
+        }
+        let place = Place {
+            directory: dir.path().to_owned(),
+            controllers: Vec::new(),
+            unified: true,
+        };
+        assert_eq!(lines(writes(&place, &huge)), want, "{files:?}");
+    }
 }
