@@ -49,7 +49,7 @@ fn parse(path: &Path, text: &str) -> Result<Map<String, Value>, ConfigError> {
         path: path.to_owned(),
         message: one_line(&error.without_snippet().to_string()),
     })?;
-    let map = match value {
+    let mut map = match value {
         Value::Object(map) => map,
         Value::Null => Map::new(),
         _ => {
@@ -60,6 +60,8 @@ fn parse(path: &Path, text: &str) -> Result<Map<String, Value>, ConfigError> {
             });
         }
     };
+    // Nothing behind a field's name is as good as no field.
+    map.retain(|_, value| !value.is_null());
     for (field, wanted) in [("apiVersion", API_VERSION), ("kind", KIND)] {
         let given = map.get(field).and_then(Value::as_str).unwrap_or_default();
         if given != wanted {
@@ -195,6 +197,22 @@ mod tests {
         assert_eq!(decoded.config.static_pod_path, "/etc/kubernetes/manifests");
         assert!(decoded.config.rotate_certificates);
         assert!(decoded.without_effect.is_empty());
+    }
+
+    #[test]
+    fn a_field_with_nothing_behind_is_as_good_as_absent() {
+        for body in [
+            "tlsCipherSuites:\n",
+            "tlsMinVersion: null\n",
+            "maxPods: ~\nauthentication:\n",
+        ] {
+            assert_eq!(one(body), Ok(Decoded::default()), "{body}");
+        }
+        // It takes nothing away from the file below.
+        let base = format!("{HEAD}maxPods: 50\n");
+        let over = format!("{HEAD}maxPods:\n");
+        let both = decode(&[("/a".into(), base), ("/b".into(), over)]).unwrap();
+        assert_eq!(both.config.max_pods, 50);
     }
 
     #[test]
