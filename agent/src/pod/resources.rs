@@ -112,7 +112,11 @@ pub fn pod_cgroup(pod: &Pod) -> String {
 /// The limits on the pod's cgroup.
 pub fn pod_resources(pod: &Pod, pids_limit: i64) -> Resources {
     let class = qos_class(pod);
-    let cpu_request = pod_request(pod, "cpu").map_or(0, Amount::to_millis);
+    // Who asks for nothing gets the least, and be there a RuntimeClass's overhead.
+    let cpu_request = match class {
+        QosClass::BestEffort => 0,
+        _ => pod_request(pod, "cpu").map_or(0, Amount::to_millis),
+    };
     let base = Resources {
         cpu_shares: shares(cpu_request),
         pids_limit,

@@ -124,6 +124,12 @@ fn overhead_is_asked_for_also_beside_nothing_and_limited_only_with_limits() {
     let limits = pod_resources(&pod, 0);
     assert_eq!((limits.cpu_shares, limits.cpu_quota), (256, 0));
     assert_eq!(burstable_shares([&pod].into_iter()), 256);
+    // A class above it is not reached by overhead alone.
+    let spec = pod.spec.as_mut().expect("a spec");
+    spec.containers[0].resources = None;
+    let limits = pod_resources(&pod, 0);
+    assert_eq!(qos_class(&pod), QosClass::BestEffort);
+    assert_eq!((limits.cpu_shares, limits.cpu_quota), (2, 0));
 }
 
 #[test]
