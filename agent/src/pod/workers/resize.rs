@@ -194,6 +194,10 @@ impl Workers {
 
     /// Judges a wish. Pods that a critical one takes the place of begin to end.
     fn judge_wish(&self, pod: &Pod, seen: &Pod) -> Wished {
+        if self.is_ending(pod) {
+            // It has no more use for it, and nobody must make room.
+            return Wished::Later;
+        }
         if !self.synced {
             // Not all are known yet whose room it is.
             return Wished::Later;
@@ -220,6 +224,15 @@ impl Workers {
                 message: failure.message,
             }),
         }
+    }
+
+    /// Whether the pod is being deleted or is over.
+    fn is_ending(&self, pod: &Pod) -> bool {
+        let status = pod.status.as_ref();
+        let phase = status.and_then(|status| status.phase.as_deref());
+        spec::deletion_grace(pod).is_some()
+            || phase.is_some_and(spec::is_terminal_phase)
+            || self.pods.is_over(&spec::uid(pod))
     }
 
     /// Says once of a wish why it is not granted.

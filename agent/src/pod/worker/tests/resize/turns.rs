@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 use tokio::time::sleep;
 
+use super::super::{deleted, phase};
 use super::{calls, is_ready, node, pod, small};
 use crate::pod::fake::State;
 
@@ -95,6 +96,52 @@ async fn lesser_pods_make_room_for_the_wish_of_a_critical_one() {
         "{:?}",
         state.events
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_makes_room_for_the_wish_of_a_pod_that_is_being_deleted_or_is_over() {
+    for is_deleted in [true, false] {
+        let node = node(&small(2)).await;
+        for name in ["a", "b"] {
+            let mut state = node.fake.state();
+            if is_deleted {
+                state.deaf.insert(name.into());
+            } else {
+                let ends = (Duration::from_secs(5), 0);
+                state.runs.insert(name.into(), ends);
+            }
+        }
+        let mut lesser = other("lesser", 0, "1");
+        let spec = lesser.spec.as_mut().expect("a spec");
+        for (container, name) in spec.containers.iter_mut().zip(["c", "d"]) {
+            container.name = name.into();
+        }
+        let critical = |cpu: &str| {
+            let mut pod = other("critical", 2_000_000_000, cpu);
+            let spec = pod.spec.as_mut().expect("a spec");
+            spec.restart_policy = Some("Never".into());
+            pod
+        };
+        node.apply(&lesser).await;
+        node.apply(&critical("100m")).await;
+        node.until("started", |state| calls(state, &["start"]).len() == 4)
+            .await;
+        let mut wish = critical("1");
+        wish.metadata.generation = Some(2);
+        if is_deleted {
+            wish = deleted(&wish, 30);
+        } else {
+            node.until("over", |state| phase(state) == "Succeeded")
+                .await;
+            sleep(Duration::from_secs(5)).await;
+        }
+        node.apply(&wish).await;
+        sleep(Duration::from_secs(10)).await;
+        let state = node.fake.state();
+        assert!(calls(&state, &["stop c", "stop d"]).is_empty());
+        // The lesser pod is still there to be asked, and the wish would not fit beside it.
+        assert_eq!(calls(&state, &["start c", "start d"]).len(), 2);
+    }
 }
 
 #[tokio::test(start_paused = true)]
